@@ -1,6 +1,6 @@
-"""What can change: the door through which a hardware vendor comes in.
+"""The interface for plugins of hardware vendors.
 
-A plugin module imports everything it needs from here::
+A plugin module imports every name of the interface from here::
 
     from llmb.plugin import hookimpl
 

@@ -1,4 +1,4 @@
-"""What a backend answers, held to its interface: a wrong answer names the plugin and the method."""
+"""Checks a backend's return values: an error names the plugin and the method at fault."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NOTHING = type(None)
 
 
 class Answers:
-    """A backend that is asked with care: its vendor's library may fail in any way."""
+    """Checked calls to a backend; a vendor's library may fail in any way."""
 
     def __init__(self, plugin: str, backend: Backend) -> None:
         """Ask ``backend``, on behalf of ``plugin``.
 
         Raises:
-            PluginFaultError: an attribute is not what it must be.
+            PluginFaultError: an attribute of ``backend`` has a wrong type or value.
         """
         self._plugin, self._backend = plugin, backend
         self.device_type, self.step_clock = backend.device_type, backend.step_clock
@@ -49,14 +49,14 @@ class Answers:
         return tuple(devices)
 
     def available_bytes(self) -> int | None:
-        """Return the free memory of the device, None where it has no figures."""
+        """Return the device's free memory in bytes, None if the device has no memory figures."""
         if self.lacks.memory_figures:
             return None
         memory: DeviceMemory = self._ask("memory", DeviceMemory)
         return memory.available_bytes
 
     def check_energy(self) -> None:
-        """Read the energy counter once, so that a broken one is known before a run."""
+        """Read the energy counter once, to find a broken counter before a run."""
         self._ask("energy", EnergyReading, _NOTHING)
 
     def peak_flops(self, precision: str) -> Peak | None:
@@ -72,7 +72,7 @@ class Answers:
     def _ask(self, method: str, *kinds: type, **arguments: object) -> Any:
         try:
             answer = getattr(self._backend, method)(*arguments.values())
-        except LlmbError:  # a backend that says what is wrong is quoted as it is
+        except LlmbError:  # a message that the backend wrote is passed on unchanged
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise self._fault(f"{method} raised {told(error)}") from error
@@ -87,10 +87,10 @@ class Answers:
 
 
 def check_dtypes(plugin: str, formats: Sequence[Precision | Refused], known: Sequence[str]) -> None:
-    """Hold every offered format to a dtype that is among those ``known``.
+    """Check that the dtype of every offered format is in ``known``.
 
     Raises:
-        PluginFaultError: it has another.
+        PluginFaultError: a format has a dtype that is not in ``known``.
     """
     for offered in formats:
         if isinstance(offered, Precision) and offered.dtype not in known:

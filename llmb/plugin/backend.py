@@ -13,7 +13,7 @@ from llmb.records.system import Device
 
 
 class DeviceMemory(Frozen):
-    """Device memory in bytes; None where the runtime does not tell."""
+    """Device memory in bytes; None for a figure that the runtime does not give."""
 
     total_bytes: int | None
     available_bytes: int | None
@@ -22,7 +22,7 @@ class DeviceMemory(Frozen):
 
 
 class EnergyReading(Frozen):
-    """Joules since some fixed moment, and how they were come by."""
+    """Energy in joules since a fixed moment, and how the reading was obtained."""
 
     joules: float
     source: Literal["counter", "sampled", "estimated"]
@@ -30,7 +30,7 @@ class EnergyReading(Frozen):
 
 
 class Peak(Frozen):
-    """A datasheet's dense peak, and where it is written."""
+    """A datasheet's dense peak, and the document that states the peak."""
 
     flops_per_second: float
     source: str
@@ -38,12 +38,13 @@ class Peak(Frozen):
 
 @runtime_checkable
 class Backend(Protocol):
-    """What the harness needs of a device. Missing knowledge is None, never 0 or a guess.
+    """The methods and attributes of a device that the harness uses.
 
-    A backend of a device that lacks something has one attribute more, ``lacks`` (see ``lacks_of``).
+    Missing knowledge is None, never 0 or a guess. A backend of a device without some ability, such
+    as float64, has one more attribute: ``lacks`` (see ``lacks_of``).
     """
 
-    #: The part of the device string before the colon.
+    #: The part of the device string before the colon. Example: "xyz" of "xyz:0".
     device_type: str
     #: "host" if work is done when a call returns, "enqueue" if Python runs ahead of the device,
     #: "device" if ``step_end`` waits for the device's own end of the step.
@@ -52,7 +53,7 @@ class Backend(Protocol):
     distributed_backend: str | None
 
     def is_available(self) -> bool:
-        """Tell whether a device can be used in this process."""
+        """Tell whether this process can use a device."""
         ...
 
     def devices(self) -> tuple[Device, ...]:
@@ -80,11 +81,11 @@ class Backend(Protocol):
         ...
 
     def energy(self) -> EnergyReading | None:
-        """Read the energy counter, None without one."""
+        """Read the energy counter; return None without a counter."""
         ...
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """Return the datasheet's dense peak in ``precision``, None where none is published."""
+        """Return the datasheet's dense peak in ``precision``, None if no peak is published."""
         ...
 
     def versions(self) -> dict[str, str]:
@@ -104,13 +105,13 @@ def full_float32_products(backend: Backend) -> AbstractContextManager[object]:
 
 
 def lacks_of(backend: Backend) -> Lacks:
-    """Return what the device lacks by its backend's attribute ``lacks``; without one, nothing.
+    """Return the abilities that the device lacks, from ``backend.lacks``; no attribute: none.
 
-    Example: ``lacks = Lacks(float64=True)``. An attribute ``lazy = True``, which older packages
-    have, says the same as ``Lacks(eager_kernels=True)``.
+    Example: ``lacks = Lacks(float64=True)``. An attribute ``lazy = True``, as in older packages,
+    means the same as ``Lacks(eager_kernels=True)``.
 
     Raises:
-        TypeError: the attribute is no ``Lacks``.
+        TypeError: the attribute ``lacks`` is not a ``Lacks``.
     """
     lacks = getattr(backend, "lacks", None) or Lacks()
     if not isinstance(lacks, Lacks):
@@ -120,12 +121,12 @@ def lacks_of(backend: Backend) -> Lacks:
 
 
 def is_lazy(backend: Backend) -> bool:
-    """Tell whether the device records what a step does and compiles it, as XLA's devices do."""
+    """Tell whether the device records a step and compiles the recording, as XLA's devices do."""
     return lacks_of(backend).eager_kernels
 
 
 def memory_of(backend: Backend) -> DeviceMemory:
-    """Read the device's memory; nothing is asked, and all is None, where it has no figures."""
+    """Read the device's memory; return all None, unread, if the device has no memory figures."""
     if lacks_of(backend).memory_figures:
         return DeviceMemory(total_bytes=None, available_bytes=None, peak_bytes=None)
     return backend.memory()

@@ -1,4 +1,4 @@
-"""Which plugins are installed, read from package metadata without importing any of them."""
+"""Finds installed plugins by package metadata, without importing a plugin."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from llmb.config import Frozen, environment
 from llmb.errors import UnavailableError
 
 GROUP = "llmb"
-#: The group of what torch loads by itself when it is imported.
+#: The entry-point group of the packages that torch loads by itself when torch is imported.
 TORCH_GROUP = "torch.backends"
-#: Comma-separated names (or distributions) of the vendors' plugins to look at; unset: all of them,
-#: empty: none. The built-in ones are always there.
+#: Comma-separated names (or distributions) of the vendors' plugins to use; unset: all of them,
+#: empty: none. The built-in plugins are always available. Example: LLMB_LOAD_PLUGINS=xyz.
 LOAD_PLUGINS = "LLMB_LOAD_PLUGINS"
 #: Name -> module of the plugins that come with llmb.
 BUILT_IN = {
@@ -42,13 +42,13 @@ _NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]*")
 
 @dataclass(frozen=True)
 class InstalledPlugin:
-    """A plugin by its entry point: where it comes from, not whether it works."""
+    """A plugin by its entry point: where the plugin comes from, not whether the plugin works."""
 
     name: str
     module: str
     distribution: str
     version: str
-    #: Why it cannot be used, None if nothing stands against it.
+    #: Why the plugin cannot be used, None for a usable plugin.
     fault: str | None = None
 
     @property
@@ -58,11 +58,11 @@ class InstalledPlugin:
 
 
 def installed() -> tuple[InstalledPlugin, ...]:
-    """Return every plugin that may be used: vendors' packages by name, then the built-in ones.
+    """Return every usable plugin: vendors' packages by name, then the built-in plugins.
 
     ``LLMB_LOAD_PLUGINS`` restricts the vendors' packages.
 
-    A name that two packages claim is returned once, with the ``fault`` that it cannot be used.
+    A name that two packages claim is returned once, with a ``fault``.
     """
     found: dict[str, InstalledPlugin] = {}
     for plugin in filter(_is_wanted, _entry_points()):
@@ -84,7 +84,7 @@ def find(name: str) -> InstalledPlugin:
     """Return plugin ``name``.
 
     Raises:
-        UnavailableError: it is not installed, or claimed twice.
+        UnavailableError: the plugin is not installed, or two packages claim the name.
     """
     plugins = installed()
     for plugin in plugins:
@@ -104,7 +104,7 @@ def find(name: str) -> InstalledPlugin:
 
 
 def entry_point(plugin: InstalledPlugin) -> EntryPoint:
-    """Return what a vendor's ``plugin`` is loaded by: the entry point of its own distribution."""
+    """Return the entry point of a vendor's ``plugin``, from the plugin's own distribution."""
     return next(
         point
         for distribution, point in _points(GROUP)
@@ -123,7 +123,7 @@ def _points(group: str) -> Iterator[tuple[Distribution, EntryPoint]]:
     for distribution in distributions():
         try:
             points = tuple(distribution.entry_points)
-        except Exception:  # a damaged package is not the end of all others
+        except Exception:  # skip a damaged package; the rest is still read
             continue
         yield from ((distribution, point) for point in points if point.group == group)
 
@@ -131,12 +131,12 @@ def _points(group: str) -> Iterator[tuple[Distribution, EntryPoint]]:
 def _fact(distribution: Distribution, field: str) -> str:
     try:
         return distribution.metadata[field] or "unknown"
-    except (KeyError, TypeError, OSError):  # no metadata: how that shows depends on the Python
+    except (KeyError, TypeError, OSError):  # no metadata: the error depends on the Python version
         return "unknown"
 
 
 def wanted_names() -> frozenset[str] | None:
-    """Return what ``LLMB_LOAD_PLUGINS`` names, None if it is not set."""
+    """Return the names in ``LLMB_LOAD_PLUGINS``, None if the variable is not set."""
     given = environment().get(LOAD_PLUGINS)
     return None if given is None else frozenset(filter(None, map(str.strip, given.split(","))))
 
@@ -163,7 +163,7 @@ def _is_wanted(plugin: InstalledPlugin) -> bool:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the installed version, None if there is none."""
+    """Return the installed version, None if the distribution is not installed."""
     return _version(distribution, tuple(sys.path))
 
 
@@ -175,16 +175,16 @@ def _version(distribution: str, path: tuple[str, ...]) -> str | None:
 
 @cache
 def _by_name(path: tuple[str, ...]) -> dict[str, Distribution]:
-    """Return every installed package; of two with one name the first, as Python imports it."""
+    """Return installed packages by name; the first of two with one name, as Python imports it."""
     return {normalised(_name_of(found)): found for found in [*distributions()][::-1]}
 
 
 def requirements(distribution: str) -> tuple[Requirement, ...]:
-    """Return what an installed distribution requires; nothing if there is none of that name."""
+    """Return the requirements of an installed distribution; none if it is not installed."""
     return _requirements(distribution, tuple(sys.path))
 
 
-@cache  # all that torch may import: half a second
+@cache  # reading the requirements of all packages that torch may import takes half a second
 def _requirements(distribution: str, path: tuple[str, ...]) -> tuple[Requirement, ...]:
     try:
         lines = requires(distribution) or ()
@@ -198,7 +198,7 @@ def _requirements(distribution: str, path: tuple[str, ...]) -> tuple[Requirement
 
 
 def owners(top: str) -> tuple[str, ...]:
-    """Return the distributions that a folder or module ``top`` of a site folder belongs to."""
+    """Return the distributions that own the folder or module ``top`` of a site folder."""
     return _owners(tuple(sys.path)).get(top, ())
 
 
@@ -213,7 +213,7 @@ def _owners(path: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def _tops(record: str) -> set[str]:
-    """Return the folders and modules that the files of a package's ``record`` lie in."""
+    """Return the top-level folders and modules of the files in a package's ``record``."""
     parts = (row[0].partition("/") for row in csv.reader(record.splitlines()) if row)
     tops = {top if inner else getmodulename(top) or top for top, inner, _ in parts}
     return {top for top in tops if "." not in top and top != "__pycache__"}
@@ -224,7 +224,7 @@ def _name_of(distribution: Distribution) -> str:
 
 
 def mentioned(distribution: str) -> tuple[str, ...]:
-    """Return the names in all lines on what a distribution requires, whatever their conditions."""
+    """Return all names that a distribution's requirements mention, under any condition."""
     return _mentioned(distribution, tuple(sys.path))
 
 
@@ -233,30 +233,30 @@ def _mentioned(distribution: str, path: tuple[str, ...]) -> tuple[str, ...]:
     found = _by_name(path).get(normalised(distribution))
     if found is None:
         return ()
-    if found.read_text("METADATA") is None:  # of an older way of installing
+    if found.read_text("METADATA") is None:  # an older package layout, such as an egg
         return tuple(needed.name for needed in requirements(distribution))
     lines = _headers(found, "Requires-Dist")
     return tuple(name[0] for name in map(_NAME.match, lines) if name)
 
 
 def _headers(distribution: Distribution, field: str) -> list[str]:
-    """Return what a package's metadata says in ``field``; Python's parser of mails takes long."""
+    """Return a package's metadata values of ``field``, without Python's slow parser of mails."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     return re.findall(rf"(?mi)^{field}:[ \t]*(.*?)[ \t]*$", text.partition("\n\n")[0])
 
 
 def applies(requirement: Requirement, extra: str = "") -> bool:
-    """Tell whether ``requirement`` counts on this machine, asked for ``extra`` or for none."""
+    """Tell whether ``requirement`` applies on this machine, for ``extra`` or for no extra."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def normalised(distribution: str) -> str:
-    """Return the one spelling of a distribution's name (PEP 503)."""
+    """Return the normalised spelling of a distribution's name (PEP 503): "my-pkg" for "My_Pkg"."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 class TorchExtension(Frozen):
-    """Code that torch loads by itself when it is imported, and the package it comes from."""
+    """Code that torch loads by itself when torch is imported, and the package with the code."""
 
     name: str
     target: str
@@ -265,7 +265,7 @@ class TorchExtension(Frozen):
 
 
 def torch_entry_points() -> tuple[TorchExtension, ...]:
-    """Return everything that torch loads by itself when it is imported."""
+    """Return all code that torch loads by itself when torch is imported."""
     found: dict[tuple[str, str], TorchExtension] = {}
     for distribution, point in _points(TORCH_GROUP):
         name, version = _fact(distribution, "Name"), _fact(distribution, "Version")
@@ -277,16 +277,16 @@ def torch_entry_points() -> tuple[TorchExtension, ...]:
 
 
 def torch_extensions() -> dict[str, str]:
-    """Return name -> version of every package that torch loads by itself when it is imported.
+    """Return name -> version of every package that torch loads by itself when torch is imported.
 
-    They can change torch without any plugin, so the record names them.
+    The packages can change torch without any plugin, so the record names the packages.
     """
     return {extension.distribution: extension.version for extension in torch_entry_points()[::-1]}
 
 
 @dataclass(frozen=True)
 class SourceRoot:
-    """Where a plugin's sources lie: its package, and the folder its file names are relative to."""
+    """A plugin's package, and the folder that the plugin's file names are relative to."""
 
     package: str
     folder: Path
@@ -296,7 +296,7 @@ def source_root(module: str) -> SourceRoot:
     """Return the root of the package that holds ``module``, without importing it.
 
     Raises:
-        UnavailableError: the package is not there any more, or has no folder of its own.
+        UnavailableError: the package was removed, or has no folder of its own.
     """
     if module in BUILT_IN.values():
         return SourceRoot(module.rpartition(".")[0], Path(llmb.__file__).resolve().parent.parent)

@@ -1,4 +1,4 @@
-"""What is wrong with a plugin itself, as opposed to what is missing on the machine it is on."""
+"""Faults of a plugin itself, as opposed to parts that are missing on this machine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _UNKNOWN_ARGUMENTS = re.compile(r"definition: (\w+)\(.*?\)\s+Argument\(s\) {(.*?
 
 
 class PluginFaultError(UnavailableError):
-    """The plugin cannot be loaded, or a hook or its backend does not do what it must."""
+    """The plugin cannot be loaded, or a hook or the backend breaks the plugin interface."""
 
 
 def told(error: BaseException) -> str:
-    """Return the class of ``error``, and its message if it has one."""
+    """Return the class of ``error``, and the message if ``error`` has one."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def load_fault(error: BaseException, hookspecs: ModuleType) -> str:
-    """Return in one line why a plugin cannot be loaded, and what would help where that shows."""
+    """Return in one line why a plugin cannot be loaded, with a remedy if the error shows one."""
     text = told(error)
     if isinstance(error, pluggy.PluginValidationError):
         return _hook_fault(str(error), hookspecs) or text
@@ -47,7 +47,7 @@ def _hook_fault(message: str, hookspecs: ModuleType) -> str | None:
 
 
 def members_missing(value: object, expected: type) -> str:
-    """Return which members of a Protocol an object lacks, nothing for any other class."""
+    """Return the members of a Protocol that ``value`` lacks; "" for any other class."""
     if not getattr(expected, "_is_protocol", False):
         return ""
     names = (*expected.__annotations__, *(n for n in vars(expected) if not n.startswith("_")))

@@ -1,6 +1,6 @@
-"""The hooks of llmb: every point at which a plugin may act, and nothing else.
+"""The hooks of llmb. A plugin can act at these points only.
 
-An implementation may take fewer arguments than its spec, so specs can grow.
+A hook implementation may take fewer arguments than the hook's spec, which lets specs grow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["value", "grad", "exp_avg", "exp_avg_sq"]
 
 
 class ParameterView(Protocol):
-    """Where a canonical parameter lives in a post-processed model that fused or repacked it."""
+    """Access to a canonical parameter inside a post-processed model that fused or repacked it."""
 
     @property
     def padding(self) -> tuple[str, ...]:
@@ -45,9 +45,10 @@ class ParameterView(Protocol):
 
 @hookspec(firstresult=True)
 def llmb_environment_variables(config: RunConfig) -> Mapping[str, str] | None:
-    """Return variables that must be set before torch is imported (threads, allocator, runtime).
+    """Return environment variables to set before torch is imported (threads, allocator, runtime).
 
-    Called in ``offer``; the supervisor sets them for ``worker`` and ``honest_run``.
+    Example: ``{"OMP_NUM_THREADS": "16"}``. The hook is called in ``offer``; the supervisor sets
+    the variables for ``worker`` and ``honest_run``.
     """
 
 
@@ -55,20 +56,20 @@ def llmb_environment_variables(config: RunConfig) -> Mapping[str, str] | None:
 def llmb_backend(config: RunConfig) -> Backend | None:
     """Return the backend of ``config.device``. Called first in every process.
 
-    Without this hook the harness drives the CPU or the accelerator torch itself knows.
+    Without this hook the harness drives the CPU or the accelerator that torch itself supports.
     """
 
 
 @hookspec(firstresult=True)
 def llmb_options() -> Sequence[PluginOption] | None:
-    """Return the options ``llmb run -O name=value`` may set; they arrive in the config."""
+    """Return the options ``llmb run -O name=value`` may set; the values arrive in the config."""
 
 
 @hookspec(firstresult=True)
 def llmb_precisions(config: RunConfig) -> Sequence[Precision | Refused] | None:
-    """Return the formats the device computes in, best first for speed; formats may be new ones.
+    """Return the formats the device computes in, fastest first; a plugin may define new formats.
 
-    A ``Refused`` among them says why the device, or the chosen options, rule a format out.
+    A ``Refused`` in the list says why the device, or the chosen options, rule a format out.
     """
 
 
@@ -87,10 +88,11 @@ def llmb_set_environment(config: RunConfig) -> None:
 
 @hookspec(firstresult=True)
 def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module | None:
-    """Return the model that is trained: permitted point 2.
+    """Return the model to train: permitted point 2.
 
-    ``model`` has been made from the seed, cast and moved. What comes back must keep its
-    real-valued function: ``model(ids, labels=labels)`` returns the loss.
+    The harness has made ``model`` from the seed, and has cast and moved it to the device.
+    The returned model must keep the real-valued function of ``model``:
+    ``model(ids, labels=labels)`` returns the loss.
     """
 
 
@@ -101,31 +103,33 @@ def llmb_optimizer_options(config: RunConfig) -> Mapping[str, bool] | None:
 
 @hookspec(firstresult=True)
 def llmb_parameter_map(model: nn.Module) -> Mapping[str, ParameterView] | None:
-    """Return canonical name -> view for a model whose parameters were fused, repacked or sharded.
+    """Return canonical name -> view for a model with fused, repacked or sharded parameters.
 
-    Without this hook parameters are found by name.
+    Without this hook the harness finds parameters by name.
     """
 
 
 @hookspec(firstresult=True)
 def llmb_patches() -> Sequence[DeclaredPatch] | None:
-    """Declare callables that importing the vendor's library replaces, each with a reason."""
+    """Declare callables that an import of the vendor's library replaces, each with a reason."""
 
 
 @hookspec(firstresult=True)
 def llmb_helpers() -> Sequence[DeclaredHelper] | None:
     """Declare threads that the plugin keeps beside the steps, each with a reason.
 
-    Example: a thread that reads a power sensor. Each has a name and the share of one core's CPU
-    time that it needs at most (0.05 or less), to which rule N2 holds it.
+    Example: a thread that reads a power sensor. A declaration has the thread's name and the
+    largest share of one core's CPU time that the thread needs (0.05 or less). Rule N2 holds the
+    thread to this share.
     """
 
 
 @hookspec(firstresult=True)
 def llmb_native_libraries() -> Sequence[NativeLibrary] | None:
-    """Declare native libraries outside Python's packages whose sources are not published.
+    """Declare native libraries outside Python's packages without published sources.
 
-    Compiled parts of the plugin's own package, and of packages it imports, are found without it.
+    llmb finds compiled parts of the plugin's own package, and of packages the plugin imports,
+    without this hook.
     """
 
 
@@ -133,10 +137,11 @@ def llmb_native_libraries() -> Sequence[NativeLibrary] | None:
 def llmb_telemetry(backend: Backend) -> Mapping[str, float] | None:
     """Return gauges and counters of the device by name, unit included: ``{"power_w": 690.0}``.
 
-    ``backend`` is what ``llmb_backend`` returned. Read at every fence, so it must be quick. Two
-    names have a meaning: ``compilations``, how many programs the runtime has compiled so far in
-    this process, and ``throttled``, 1 while the device slows itself for power or heat. Both are
-    reported where they show inside the timed window.
+    ``backend`` is the object that ``llmb_backend`` returned. The harness calls the hook at every
+    fence, so the hook must be quick. Two names have a meaning: ``compilations``, the number of
+    programs the runtime has compiled until now in this process, and ``throttled``, 1 while the
+    device slows itself for power or heat. Both are reported where they show inside the timed
+    window.
     """
 
 
@@ -144,8 +149,9 @@ def llmb_telemetry(backend: Backend) -> Mapping[str, float] | None:
 def llmb_program(tensors: Sequence[Tensor]) -> str | None:
     """Return the text (HLO) of the program that is going to compute ``tensors``.
 
-    For devices that record a step and run it later. Asked once, in the first untimed step, after
-    the optimizer's step and before ``Backend.step_end``; types are counted in what comes back.
+    For devices that record a step and run the recorded step later. The harness calls the hook
+    once, in the first untimed step, after the optimizer's step and before ``Backend.step_end``,
+    and counts the types in the returned text.
     """
 
 

@@ -1,6 +1,6 @@
-"""Loads exactly one plugin and calls its hooks, each through a typed and checked method.
+"""Loads exactly one plugin and calls each hook through a typed and checked method.
 
-Imported only by processes that may hold vendor code: not by ``reference_run``.
+Only processes that may hold vendor code import this module; ``reference_run`` does not.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _OPTIMIZER_SWITCHES = {"foreach", "fused", "capturable"}
 _VIEW = ("padding", "read", "write")
-#: What plugin code may raise. Ctrl-C never reaches a child, so an interrupt is the plugin's own.
+#: Exceptions plugin code may raise. Ctrl-C never reaches a child: an interrupt is the plugin's own.
 _ANYTHING = (Exception, SystemExit, KeyboardInterrupt)
 
 
 def _torchs_own(device: str) -> str:
-    """Return which built-in plugin drives ``device``; left open, an accelerator before the CPU."""
+    """Return the built-in plugin for ``device``; for "auto" an accelerator before the CPU."""
     import torch
 
     wanted = device.partition(":")[0]
@@ -43,14 +43,14 @@ def _torchs_own(device: str) -> str:
 
 
 class Plugin:
-    """One loaded plugin. Every hook is a method; a hook that misbehaves names itself."""
+    """One loaded plugin. Every hook is a method; an error names the hook that misbehaved."""
 
     def __init__(self, name: str) -> None:
         """Load plugin ``name``.
 
         Raises:
-            UnavailableError: there is no such plugin.
-            PluginFaultError: it cannot be loaded.
+            UnavailableError: plugin ``name`` is not installed.
+            PluginFaultError: the plugin cannot be loaded.
         """
         self.name = name
         found = find(name)
@@ -74,7 +74,7 @@ class Plugin:
         caller = getattr(self._manager.hook, hook)
         try:
             value = caller(**arguments)
-        except LlmbError:  # a plugin that says what is wrong is quoted as it is
+        except LlmbError:  # a message that the plugin wrote is passed on unchanged
             raise
         except _ANYTHING as error:
             kind = NotEnoughMemoryError if is_out_of_memory(error) else PluginFaultError
@@ -100,7 +100,7 @@ class Plugin:
         return variables
 
     def backend(self, config: RunConfig) -> Backend:
-        """Return the backend for ``config.device``; torch's own where the plugin brings none."""
+        """Return the backend for ``config.device``; torch's own if the plugin has no backend."""
         backend: Backend | None = self._call("llmb_backend", Backend, config=config)
         if backend is None:
             backend = import_module(BUILT_IN[_torchs_own(config.device)]).llmb_backend(config)
@@ -115,7 +115,7 @@ class Plugin:
         """Return the formats the plugin offers on ``config.device``, preferred first, or refuses.
 
         Raises:
-            PluginFaultError: a format is there twice.
+            PluginFaultError: the plugin offers a format twice, or a format is faulty.
         """
         formats: tuple[Precision | Refused, ...]
         formats = self._each("llmb_precisions", Precision, Refused, config=config)
@@ -139,7 +139,7 @@ class Plugin:
         """Return the untimed steps the plugin needs, at least 1.
 
         Raises:
-            PluginFaultError: it wants more than a run may have.
+            PluginFaultError: the plugin asks for more steps than a run may have.
         """
         steps = max(1, self._call("llmb_warmup_steps", int, config=config) or 1)
         if steps > MOST_WARMUP_STEPS:
@@ -154,7 +154,7 @@ class Plugin:
         self._call("llmb_set_environment", type(None), config=config)
 
     def post_process_model(self, model: nn.Module, config: RunConfig) -> nn.Module:
-        """Return the model that is trained: permitted point 2."""
+        """Return the model to train: permitted point 2."""
         from torch import nn
 
         processed: nn.Module | None = self._call(
@@ -180,7 +180,7 @@ class Plugin:
         return dict(options)
 
     def parameter_map(self, model: nn.Module) -> Mapping[str, hookspecs.ParameterView] | None:
-        """Return the plugin's map of canonical parameters, None where names still hold."""
+        """Return the plugin's map of canonical parameters; None: the names are unchanged."""
         views: Mapping[str, hookspecs.ParameterView] | None
         views = self._call("llmb_parameter_map", Mapping, model=model)
         for name, view in (views or {}).items():
@@ -209,7 +209,7 @@ class Plugin:
         return self._each("llmb_native_libraries", NativeLibrary)
 
     def telemetry(self, backend: Backend) -> dict[str, float]:
-        """Return the plugin's gauges and counters, those that are finite numbers."""
+        """Return the plugin's gauges and counters that have finite values."""
         readings = self._call("llmb_telemetry", Mapping, backend=backend) or {}
         try:
             values = {str(name): float(value) for name, value in readings.items()}
@@ -221,7 +221,7 @@ class Plugin:
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def program(self, tensors: Sequence[Tensor]) -> str | None:
-        """Return the text of the program that will compute ``tensors``, None if there is none."""
+        """Return the text of the program that will compute ``tensors``, None without a program."""
         text: str | None = self._call("llmb_program", str, tensors=tensors)
         return text
 

@@ -1,4 +1,4 @@
-"""Native libraries whose sources are not published, as a plugin declares them."""
+"""Native libraries without published sources, as a plugin declares them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from llmb.config import Frozen
 
 
 class NativeLibrary(Frozen):
-    """A library that a plugin loads from outside Python's packages (``/opt/vendor/lib``, say).
+    """A library that a plugin loads from outside Python's packages, such as ``/opt/vendor/lib``.
 
-    llmb reads its digest and size from the file; what cannot be read off it stands here.
+    llmb reads digest and size from the file; the fields below hold facts the file does not show.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Typed plugin options: what a plugin offers, and what ``-O key=value`` means."""
+"""Typed plugin options: the options a plugin offers, and the values of ``-O key=value``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FALSE = {"0", "false", "no", "off"}
 
 
 class PluginOption(Frozen):
-    """One ``-O name=value`` of a plugin."""
+    """One ``-O name=value`` of a plugin. Example: ``-O threads=8``."""
 
     name: str
     type: Literal["bool", "int", "float", "str"] = "str"
@@ -27,7 +27,7 @@ class PluginOption(Frozen):
         """Return ``text`` as this option's type.
 
         Raises:
-            UsageError: not of the type, or not one of the choices.
+            UsageError: ``text`` does not have the option's type, is no choice, or is too small.
         """
         try:
             value = self._convert(text)
@@ -61,7 +61,7 @@ def resolve(
     """Return every option of ``plugin`` with the given or else the default value.
 
     Raises:
-        UsageError: an option the plugin does not have, or a bad value.
+        UsageError: the plugin has no option of a given name, or a value is bad.
     """
     names = [option.name for option in offered]
     for name in given:

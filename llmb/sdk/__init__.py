@@ -1,5 +1,5 @@
-"""For vendors: a new package to begin with, and the checks that every plugin is held against.
+"""For vendors: a new package to start from, and the checks that every plugin must pass.
 
-``scaffold`` writes the package. ``catalogue`` names the checks, ``checks`` holds them, ``examine``
-has them done in a process of their own (``checker``), ``conformance`` makes tests of them.
+``scaffold`` writes the package. ``catalogue`` names the checks, ``checks`` implements the checks,
+``examine`` runs the checks in a separate process (``checker``), ``conformance`` makes pytest tests.
 """

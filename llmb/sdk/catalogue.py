@@ -1,6 +1,6 @@
-"""Every check by name: what the command line, the report and the tests of a vendor agree on.
+"""Every check by name, shared by the command line, the report and the vendor's tests.
 
-No torch and no plugin here: whoever lists the checks loads neither.
+This module imports neither torch nor a plugin, so listing the checks loads neither.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """One check: the function ``name`` in ``llmb.sdk.checks.<subject>``, and what it claims."""
+    """One check: the function ``name`` in ``llmb.sdk.checks.<subject>``, and its claim (title)."""
 
     subject: str
     name: str
@@ -19,12 +19,12 @@ class Check:
 
     @property
     def id(self) -> str:
-        """What the check is called in reports and messages."""
+        """Name of the check in reports and messages. Example: ``device.energy``."""
         return f"{self.subject}.{self.name}"
 
     @property
     def test_name(self) -> str:
-        """Name of its test in ``PluginConformance``: the title as an identifier."""
+        """Name of the test in ``PluginConformance``: the title as an identifier."""
         return "test_" + "_".join(re.findall(r"[a-z0-9]+", self.title.lower()))
 
 
@@ -32,8 +32,8 @@ def _of(subject: str, **titles: str) -> tuple[Check, ...]:
     return tuple(Check(subject, name, title) for name, title in titles.items())
 
 
-#: Done in a process that holds the plugin, in this order: each takes the plugin a little further
-#: along the line of a run.
+#: Run in the process that holds the plugin, in this order: each check takes the plugin a little
+#: further through the phases of a run.
 IN_PROCESS = (
     *_of(
         "hooks",
@@ -80,8 +80,8 @@ IN_PROCESS = (
         synchronize_idle="synchronize returns at once when nothing is outstanding",
         step_marks="steps can be marked any number of times",
         memory="memory is positive or None",
-        # Before peak_memory: an allocator keeps what that check has taken and dropped, and takes
-        # nothing new from the device until it is used up.
+        # Before peak_memory: an allocator keeps the memory that peak_memory took and dropped, and
+        # takes nothing new from the device until the kept memory is used up.
         available_memory="available memory falls when memory is taken",
         peak_memory="peak memory rises with use and can be started anew",
         energy="energy never falls and rises with work",
@@ -105,7 +105,7 @@ IN_PROCESS = (
     ),
 )
 
-#: Done from outside: a real, tiny run of llmb in every native format.
+#: Run from outside: a real, tiny run of llmb in every native format.
 AS_RUNS = _of(
     "runs",
     agree="llmb and the plugin agree on a run",
@@ -117,12 +117,12 @@ AS_RUNS = _of(
     figures="memory and energy of a run are positive or not measured",
 )
 
-#: The one that is settled before the runs.
+#: The check that is settled before the runs.
 AGREE = AS_RUNS[0]
 
 CHECKS = (*IN_PROCESS, *AS_RUNS)
 
 
 def find(check_id: str) -> Check:
-    """Return the check called ``check_id``."""
+    """Return the check with id ``check_id``, such as ``device.energy``."""
     return next(check for check in CHECKS if check.id == check_id)

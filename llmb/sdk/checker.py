@@ -1,4 +1,4 @@
-"""The process in which a plugin is checked: whatever the plugin does, it does it here."""
+"""The process in which a plugin is checked: all plugin code of the checks runs here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmb.sdk.subject import Subject
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, Done
 
-#: Seen when this process starts, with everything of llmb that a check may need imported.
+#: Check id -> function. The import loads the parts of llmb that checks need at process start.
 _FUNCTIONS: dict[str, Callable[[Subject], str | None]] = {
     check.id: getattr(import_module(f"llmb.sdk.checks.{check.subject}"), check.name)
     for check in catalogue.IN_PROCESS
@@ -34,7 +34,7 @@ def check(channel: Channel) -> None:
 
 
 def perform(check: Check, subject: Subject) -> Checked:
-    """Return how one check ends."""
+    """Return the outcome of one check."""
     try:
         detail = _FUNCTIONS[check.id](subject)
     except SkipError as reason:
@@ -45,7 +45,7 @@ def perform(check: Check, subject: Subject) -> Checked:
         return Checked(
             id=check.id, status="fail", message=str(error) + _place(error.__cause__, subject)
         )
-    except Exception as error:  # the plugin's own, on the way of the check
+    except Exception as error:  # an error of plugin code during the check
         traceback.print_exc()
         first_line = (str(error).splitlines() or [""])[0]
         text = f"{type(error).__name__}: {first_line}{_place(error, subject)}"
@@ -54,7 +54,7 @@ def perform(check: Check, subject: Subject) -> Checked:
 
 
 def _place(error: BaseException | None, subject: Subject) -> str:
-    """Return the innermost line of the plugin that ``error`` went through, if any."""
+    """Return the innermost line of the plugin's code in ``error``'s traceback, "" if none."""
     plugin = subject.made.get("plugin")
     if error is None or plugin is None:
         return ""

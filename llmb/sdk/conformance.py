@@ -1,4 +1,4 @@
-"""The conformance kit: a class for pytest that a vendor subclasses and inherits every test from.
+"""The conformance kit: a vendor subclasses this pytest class and inherits every test.
 
 ::
 
@@ -7,8 +7,8 @@
     class TestAcme(PluginConformance):
         plugin_name = "acme"
 
-The plugin itself never enters pytest's process. A test that is known to fail is overridden with
-``@pytest.mark.xfail(reason="...")`` above it, and stays visible.
+The plugin itself never enters pytest's process. For a test with a known failure, override the test
+with ``@pytest.mark.xfail(reason="...")``; the test stays visible.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def _test_of(check: Check) -> Callable[[PluginConformance], None]:
 
 
 class PluginConformance:
-    """Every check of a plugin as a test; subclass it, and name the plugin."""
+    """Every check of a plugin as a test; subclass this class, and name the plugin."""
 
     #: Name of the installed plugin, as in ``llmb run --plugin``.
     plugin_name: ClassVar[str] = ""
-    #: Device to check it on; None is the one it prefers.
+    #: Device for the checks; None is the device the plugin prefers. Example: "xyz:0".
     device: ClassVar[str | None] = None
     #: Options as in ``llmb run -O name=value``.
     options: ClassVar[Mapping[str, str]] = {}
-    #: Seconds after which a check is taken to hang.
+    #: Seconds until a silent check counts as hanging.
     limit_s: ClassVar[float] = LIMIT_S
 
     @classmethod
     @cache
     def _report(cls) -> CheckReport:
-        """Do all checks, once for a class."""
+        """Run all checks, once per class."""
         return examine(cls.plugin_name, device=cls.device, options=cls.options, limit_s=cls.limit_s)
 
 

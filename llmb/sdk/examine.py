@@ -1,6 +1,6 @@
-"""Checks a plugin from outside: starts the processes that hold it, and writes down how they fare.
+"""Checks a plugin from outside: starts the processes that hold the plugin, and records outcomes.
 
-No vendor code and no torch enters this process, so whatever the plugin does is an outcome here.
+Neither vendor code nor torch enters this process. A plugin's crash or hang is only an outcome here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from llmb.supervision.run_phases import Display, Silent
 from llmb.wire.child import Child
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, CheckStatus, Offer
 
-#: A check, a phase of a run or a step that takes longer than this is taken to hang.
+#: Seconds. A check, a phase of a run or a step that takes longer counts as hanging.
 LIMIT_S = 300.0
-#: Sizes that kernels of real devices accept, and that a CPU trains in milliseconds a step.
+#: Sizes that kernels of real devices accept, and a CPU trains in milliseconds per step.
 _SHAPES = {
     "sequence_length": 32,
     "hidden_size": 128,
@@ -46,7 +46,7 @@ _SEED = 20_261_121
 
 @dataclass(frozen=True)
 class _Settled:
-    """What the probe said: the device, the format of the checks, the variables; or why not."""
+    """The offer process's answer: device, format and variables of the checks; or an error."""
 
     offer: Offer
     precision: Precision
@@ -67,13 +67,13 @@ def examine(
     display: Display | None = None,
     limit_s: float = LIMIT_S,
 ) -> CheckReport:
-    """Return how ``plugin`` fares in every check, on ``device`` or the one it prefers.
+    """Return the outcome of every check of ``plugin``, on ``device`` or the preferred device.
 
     ``only`` names checks (``device.energy``) or subjects (``device``); empty means all.
 
     Raises:
-        UnavailableError: it is not installed.
-        UsageError: there is no such check, or the plugin has no such option.
+        UnavailableError: the plugin is not installed.
+        UsageError: ``only`` names no check, or the plugin lacks one of the options.
     """
     checks = _chosen(only)
     found, display = discovery.find(plugin), display or Silent()
@@ -122,7 +122,7 @@ def _among(checks: Sequence[Check], chosen: frozenset[Check]) -> tuple[Check, ..
 
 
 def _settle(plugin: InstalledPlugin, request: RunRequest) -> _Settled:
-    """Ask the plugin's probe for device, format and variables, as a run does."""
+    """Ask the plugin's offer process for device, format and variables, as a run does."""
     with Offers([plugin], request) as probes:
         (offer,) = probes.offers
         error = probes.failures.get(plugin.name)
@@ -149,7 +149,7 @@ def _in_process(
     display: Display,
     limit_s: float,
 ) -> list[Outcome]:
-    """Do the checks that need the plugin in their own process."""
+    """Run the checks that need the plugin in the checker process."""
     if not checks:
         return []
     order = CheckOrder(
@@ -162,7 +162,7 @@ def _in_process(
         checks=tuple(check.id for check in checks),
     )
     done: dict[str, Outcome] = {}
-    current, patience_s = checks[0], LIMIT_S  # the checker first looks at torch without the plugin
+    current, patience_s = checks[0], LIMIT_S  # the checker first imports torch, without the plugin
     with tempfile.TemporaryFile(buffering=0) as log:
         try:
             with Child("llmb.sdk.checker", settled.environment, log) as child:
@@ -190,7 +190,7 @@ def _subject(check_id: str) -> str:
 
 
 def _last_words(log: IO[bytes]) -> str:
-    """Return the last line that the child printed, in brackets."""
+    """Return the child's last printed line, in brackets."""
     text = os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
     lines = text.strip().splitlines()
     return f" ({lines[-1].strip()})" if lines else ""
@@ -205,7 +205,7 @@ def _as_runs(
     *,
     early: bool,
 ) -> list[Outcome]:
-    """Do the checks that are real runs, unless the process of the others ended ``early``."""
+    """Run the checks that are real runs, unless the checker process ended ``early``."""
     agreed = f"{settled.device}, {settled.precision.name}"
     why_not = None
     if settled.error is not None:

@@ -1,4 +1,4 @@
-"""What came of checking a plugin: a frozen value, and as JSON its badge."""
+"""The result of checking a plugin: a frozen value, published as JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from llmb.wire.messages import CheckStatus
 
 
 class CheckError(Exception):
-    """A check found something wrong; the message says what, which value, and what to do."""
+    """A check failed; the message gives the fault, the value, and a remedy."""
 
 
 class SkipError(Exception):
-    """A check cannot be done here; the message says why."""
+    """A check is not possible here; the message gives the reason."""
 
 
 class Outcome(Frozen):
-    """How one check ended."""
+    """The outcome of one check."""
 
     id: str
     title: str
     status: CheckStatus
-    #: Of a failure: what, which value, what to do. Of a skip: why. Of a pass: what was seen.
+    #: On failure: fault, value, remedy. On skip: the reason. On pass: the observation.
     message: str
 
 
@@ -37,7 +37,7 @@ class CheckReport(Frozen):
     llmb_version: str
     torch_version: str | None
     created_utc: str
-    #: None where the plugin has no device here: then only hooks were checked.
+    #: None if the plugin has no device here; only hooks were checked then.
     device: str | None
     options: Mapping[str, str]
     seconds: float
@@ -45,14 +45,14 @@ class CheckReport(Frozen):
 
     @property
     def passed(self) -> bool:
-        """True if nothing failed; what was skipped says why in its message."""
+        """True if no check failed; a skipped check gives the reason in its message."""
         return not self.count["fail"]
 
     @property
     def count(self) -> Counter[str]:
-        """Outcomes by status."""
+        """Number of outcomes by status."""
         return Counter(outcome.status for outcome in self.outcomes)
 
     def outcome(self, check_id: str) -> Outcome:
-        """Return how the check called ``check_id`` ended."""
+        """Return the outcome of check ``check_id``."""
         return next(outcome for outcome in self.outcomes if outcome.id == check_id)

@@ -1,4 +1,4 @@
-"""A vendor's package to begin with: complete, and passing its own tests as written."""
+"""Writes a vendor's new package: complete, and passing its own tests as written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmb.plugin import discovery
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MOST_LETTERS = 40
-#: File of the package -> its template.
+#: Path in the package -> name of the template.
 _FILES = {
     "pyproject.toml": "pyproject.toml.txt",
     "$module/__init__.py": "init.py.txt",
@@ -32,16 +32,18 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Package:
-    """The package of plugin ``name``, and every spelling of it.
+    """The package of plugin ``name``, and all spellings of the name.
+
+    Example: plugin ``acme`` is distribution ``llmb-acme`` and module ``llmb_acme``.
 
     Raises:
-        UsageError: no plugin can have that name, or one has it already.
+        UsageError: the name is not valid, or an installed plugin has the name.
     """
 
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name that would not work."""
+        """Refuse an invalid or taken name."""
         if not _NAME.fullmatch(self.name) or len(self.name) > _MOST_LETTERS:
             raise UsageError(
                 f"plugin name {self.name!r}: use lower-case letters and digits, words joined by "
@@ -59,17 +61,17 @@ class Package:
 
     @property
     def distribution(self) -> str:
-        """What pip installs."""
+        """Name for ``pip install``."""
         return f"llmb-{self.name}"
 
     @property
     def module(self) -> str:
-        """What Python imports."""
+        """Name for ``import``."""
         return self.distribution.replace("-", "_")
 
     @property
     def words(self) -> dict[str, str]:
-        """What the templates are filled with."""
+        """Values for the templates, by placeholder."""
         parts = [part.capitalize() for part in self.name.split("-")]
         return {
             "name": self.name,
@@ -93,10 +95,10 @@ class Package:
 
 
 def write(package: Package, folder: Path) -> tuple[str, ...]:
-    """Write ``package`` as ``folder`` and return its files; all of them, or none.
+    """Write ``package`` as ``folder`` and return the paths of all files; on error write none.
 
     Raises:
-        UsageError: the folder holds something already, or cannot be written.
+        UsageError: the folder is not empty, or cannot be written.
     """
     texts = package.files()
     try:
@@ -110,8 +112,8 @@ def write(package: Package, folder: Path) -> tuple[str, ...]:
         for path, text in texts.items():
             (draft / path).parent.mkdir(parents=True, exist_ok=True)
             (draft / path).write_text(text, encoding="utf-8")
-        draft.chmod(0o755)  # a temporary folder is its owner's alone
-        draft.rename(folder)  # onto nothing, or onto an empty folder
+        draft.chmod(0o755)  # only the owner can read a temporary folder
+        draft.rename(folder)  # the target is missing or an empty folder
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror}") from error
     finally:

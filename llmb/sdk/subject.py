@@ -1,6 +1,6 @@
-"""The plugin under check, taken once along the line of a run and watched at every station.
+"""The plugin under check: goes once through the phases of a run, observed after each phase.
 
-Lives in the checker only: this is the process that holds the vendor's code.
+Lives in the checker process only, because this process holds the vendor's code.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from llmb.wire.messages import CheckOrder
 
 T = TypeVar("T")
 A = TypeVar("A")
-_SEED = 20_261_121  # any number: the model and tokens of a check need not be unforeseeable
+_SEED = 20_261_121  # any number: model and tokens of a check may be predictable
 _STEPS = 3
 
 
 class Station(Generic[T]):
-    """A value that is made once; whoever asks after that failed is told to skip."""
+    """A value that is made once; after a failure every later access raises ``SkipError``."""
 
     def __init__(self, make: Callable[[Subject], T]) -> None:
         """Make the value with ``make`` on first use."""
@@ -73,7 +73,7 @@ class Station(Generic[T]):
 
 @dataclass(frozen=True)
 class Change:
-    """A setting or variable that is not what it was; None stands for one that is not there."""
+    """A setting or variable with a new value; None stands for a missing setting or variable."""
 
     name: str
     before: str | None
@@ -84,21 +84,21 @@ class Change:
 
 
 class Watch:
-    """Compares settings and environment from station to station."""
+    """Compares settings and environment between stations."""
 
     def __init__(self) -> None:
-        """Begin with what there is."""
+        """Record the present settings and environment."""
         self._settings, self._variables = _settings(), environment()
         self.settings: dict[str, list[Change]] = defaultdict(list)
         self.variables: dict[str, list[Change]] = defaultdict(list)
 
     def mark(self, station: str) -> None:
-        """Put what has changed since the last mark down to ``station``."""
+        """Attribute the changes since the last mark to ``station``."""
         now, variables = _settings(), environment()
         self.settings[station] += [
             Change(name, before, now.get(name))
             for name, before in self._settings.items()
-            if now.get(name) != before  # a module of torch that is imported later changes nothing
+            if now.get(name) != before  # settings of later imports are new, and not compared
         ]
         self.variables[station] += [
             Change(name, self._variables.get(name), variables.get(name))
@@ -109,7 +109,7 @@ class Watch:
 
 
 def _of_compiler(name: str) -> bool:
-    """Tell whether torch's compiler sets variable ``name`` for itself: its tools and folders."""
+    """Tell whether torch's compiler itself sets variable ``name`` (its tools and folders)."""
     tools = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH")
     return name.endswith("_CACHE_DIR") or name.startswith("_TORCHINDUCTOR_") or name in tools
 
@@ -130,10 +130,10 @@ class Processed:
 
 
 class Subject:
-    """What the checks look at. Each station takes the plugin one step further."""
+    """The plugin as the checks see it. Each station takes the plugin one step further."""
 
     def __init__(self, order: CheckOrder) -> None:
-        """Take the baselines. No code of the plugin has been imported yet."""
+        """Take the baselines before any import of plugin code."""
         self.order = order
         self.made: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
@@ -152,7 +152,7 @@ class Subject:
 
     @Station
     def config(self) -> RunConfig:
-        """Settle the options, and ask what can be asked without a device."""
+        """Resolve the options, and call the hooks that need no device."""
         plugin, order = self.plugin, self.order
         request = order.request
         config = RunConfig(
@@ -176,7 +176,7 @@ class Subject:
 
     @Station
     def backend(self) -> Backend:
-        """Make the backend, and ask what can be asked with one."""
+        """Make the backend, and call the hooks that need a backend."""
         plugin, config = self.plugin, self.config
         try:
             backend = plugin.backend(config)
@@ -188,7 +188,7 @@ class Subject:
             raise
         if self.order.reason is not None or not backend.is_available():
             raise SkipError(f"no device here: {self.order.reason or 'it is not available'}")
-        if config.device == AUTO_DEVICE:  # the probe failed before it could settle the device
+        if config.device == AUTO_DEVICE:  # the offer process failed before settling the device
             config = config.model_copy(update={"device": backend.device_type})
             self.made["config"] = config
         self.watch.mark("making the backend")
@@ -229,7 +229,7 @@ class Subject:
 
     @Station
     def trained(self) -> dict[str, Any]:
-        """Train a few steps as the worker does; return what was seen."""
+        """Train a few steps as the worker does; return the observations."""
         model, config, backend, plugin = self.processed.model, self.config, self.device, self.plugin
         self.watch.mark("checking")
         before = [p.detach().cpu().clone() for p in model.parameters()]
@@ -270,13 +270,13 @@ class Subject:
 
 
 def _let_torch_wrap_itself() -> None:
-    """Use torch.compile once: it wraps some of torch's own functions, AdamW's among them."""
-    with suppress(Exception):  # not every Python and platform has it; then nothing is wrapped
+    """Use torch.compile once: the call wraps some of torch's own functions, such as AdamW's."""
+    with suppress(Exception):  # torch.compile is missing on some Pythons and platforms
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
 
 
 def _ask(question: Callable[[], object]) -> None:
-    with suppress(LlmbError):  # the check of that very hook reports it
+    with suppress(LlmbError):  # the check of the same hook reports the error
         question()
 
 

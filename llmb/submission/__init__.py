@@ -1,1 +1,1 @@
-"""Bundles: what is handed in, and how a stranger checks it. No torch, no plugin, no first path."""
+"""Bundles: making a submission, and checking one. No torch, no plugin, no first path."""

@@ -1,7 +1,7 @@
-"""Two bundles of one tree are two runs: they share no run id, no nonce, and no evidence.
+"""Two bundles of one tree must be two runs: without a common run id, nonce or evidence.
 
-Evidence is compared after parsing, and only what no two honest runs have in common counts: what
-follows from seeds that llmb draws in every run.
+Evidence is compared after parsing. Only values that no two honest runs share count: values that
+follow from the seeds llmb draws in every run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmb.records.bundle import Bundle
 from llmb.records.run_record import RunRecord
 from llmb.submission.history import Arrival
 
-#: Numbers at places, with signs, of tokens: all three follow from a seed of 63 bits that is drawn.
+#: Numbers at sampled indices, with signs, of tokens: each follows from a drawn seed of 63 bits.
 _DRAWN = (
     audited.PROBED,
     audited.GRADIENTS,
@@ -30,26 +30,26 @@ _DRAWN = (
     audited.REFERENCE,
     audited.DEVICE_REFERENCE,
 )
-#: Where there is a nonce, tokens and learning rates follow from it; without one, from the seed of
-#: the run, which two runs may share.
+#: With a nonce, tokens and learning rates follow from the nonce; without a nonce, from the run's
+#: seed, and two runs may share a seed.
 _OF_THE_NONCE = (audited.REPLAY, audited.LEDGER_VALUES, audited.REPLAYED, audited.RECOMPUTED)
 
 
 class Content(Frozen):
-    """What no other run has."""
+    """Content that no other run has."""
 
     run_id: str
-    #: Of each repeat; none in records of rules 2 and older.
+    #: One nonce per repeat; none in records of rules 2 and older.
     nonces: tuple[str, ...]
-    #: Path of an evidence file in the bundle -> digest of what it says.
+    #: Path of an evidence file in the bundle -> digest of the parsed content.
     evidence: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A bundle that passed every check, and where it lies."""
+    """A bundle that passed every check, and the bundle's place."""
 
-    #: As it is shown.
+    #: The path as shown to people.
     path: str
     place: Path
     bundle_id: str
@@ -57,7 +57,7 @@ class Placed:
 
 
 def content_of(bundle: Bundle, record: RunRecord) -> Content:
-    """Return what of ``bundle`` no other run has; evidence that cannot be read is left out."""
+    """Return the unique content of ``bundle``; unreadable evidence is left out."""
     repeats = record.timing.repeats
     found = {}
     for n, timing in enumerate(repeats):
@@ -83,16 +83,16 @@ def _digest(bundle: Bundle, path: str) -> str | None:
 def clashes(
     members: Sequence[Placed], arrival: Callable[[Path], Arrival | None]
 ) -> dict[Path, str]:
-    """Return why a bundle is no run of its own, by its place; nothing of sound ones.
+    """Return why a bundle is no run of its own, by place; sound bundles are absent.
 
-    Of bundles that share something, the one that came first by ``arrival`` stays. A bundle that has
-    no arrival came after all that have one. Where nothing decides, none stays. A bundle and the zip
-    beside it are one.
+    Of bundles that share content, the first by ``arrival`` stays. A bundle without an arrival came
+    after all bundles with an arrival. If the first bundle is unknown, none stays. A bundle and the
+    zip in the same folder count as one bundle.
 
     Args:
         members: bundles that passed every check.
-        arrival: when the bundle at a place came into its repository, None where nothing tells. It
-            is asked of bundles that share something, and of no other.
+        arrival: when the bundle at a place came into its repository, None if unknown. Called only
+            for bundles that share content.
     """
     sharing: defaultdict[tuple[str, str], list[tuple[Placed, str]]] = defaultdict(list)
     for member in members:
@@ -117,7 +117,7 @@ def clashes(
 
 
 def _marks(content: Content) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, value and words of everything that no other run has."""
+    """Yield kind, value and words of all content that no other run has."""
     yield "run", content.run_id, "run id"
     for nonce in dict.fromkeys(content.nonces):
         yield "nonce", nonce, "nonce"
@@ -126,12 +126,12 @@ def _marks(content: Content) -> Iterator[tuple[str, str, str]]:
 
 
 def _twin(member: Placed) -> tuple[str, str]:
-    """Return what a bundle and the zip beside it have in common, and nobody else."""
+    """Return the key that only a bundle and the bundle's zip share."""
     return member.bundle_id, os.path.realpath(member.place).removesuffix(".zip")
 
 
 def _first(members: Sequence[Placed], known: Mapping[Path, Arrival | None]) -> Placed | None:
-    """Return the one that was there before all others, None where nothing tells."""
+    """Return the bundle that arrived before all others, None if unknown."""
     arrived = [(when, member) for member in members if (when := known[member.place]) is not None]
     if len({when.repository for when, _ in arrived}) != 1:
         return None

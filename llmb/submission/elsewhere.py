@@ -1,7 +1,7 @@
-"""Evidence that lies elsewhere, by its digest: in a folder, or behind an address of http or https.
+"""Evidence stored outside the bundle, found by digest: in a folder, or at an http(s) address.
 
-A bundle never says where: only the user does (``--evidence``). What comes is held to the size and
-the digest of the manifest before anybody parses a byte of it.
+A bundle never gives the place: only the user does (``--evidence``). Received bytes are compared
+with the manifest's size and digest before anything parses a byte.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from llmb.errors import EvidenceNotHereError, LlmbError, UsageError
 from llmb.records.bundle import ManifestFile, may_lie_elsewhere
 from llmb.records.members import read_file
 
-#: An address of one of these ends goes on with the 64 digits; any other with ``/sha256-<digits>``.
+#: After one of these endings an address continues with 64 digits, else with ``/sha256-<digits>``.
+#: Example: ``https://host/evidence`` continues with ``/sha256-0123...``.
 _UP_TO_DIGITS = ("sha256:", "sha256-", "sha256/")
-#: For one file: seconds for anything to come, and how slow a line may be, in bytes a second.
+#: For one file: seconds until the first byte, and the slowest connection in bytes per second.
 WAIT_S, SLOWEST = 30.0, 250_000
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
 
 
 class _SilentError(OSError):
-    """A place that gives no answer: asking again would take as long again."""
+    """A place that gives no answer: a second request would take as long again."""
 
 
 @dataclass
 class EvidencePlaces:
-    """Where evidence is looked for, in this order: the first that has the right bytes counts."""
+    """The places to search for evidence, in order: the first place with the right bytes counts."""
 
     names: Sequence[str]
     wait_s: float = WAIT_S
@@ -48,7 +49,7 @@ class EvidencePlaces:
         """Return the bytes of ``wanted``.
 
         Raises:
-            EvidenceNotHereError: no place has them; the line says what each answered.
+            EvidenceNotHereError: no place has the bytes; the message gives each place's answer.
         """
         reasons: list[str] = []
         for name in self.names:
@@ -61,13 +62,13 @@ class EvidencePlaces:
         raise EvidenceNotHereError(f"evidence not here: {'; '.join(reasons)}")
 
     def has(self, wanted: ManifestFile) -> bool:
-        """Tell whether a place says that it has ``wanted``, by name and size; nothing is read."""
+        """Tell whether a place reports ``wanted``, by name and size, without reading the file."""
         return any(self._ask(name, wanted, "HEAD", []) is not None for name in self.names)
 
     def _ask(
         self, name: str, wanted: ManifestFile, method: str, reasons: list[str]
     ) -> bytes | None:
-        """Return what a place has, as many bytes as are wanted; None and one more reason if not."""
+        """Return a place's bytes, of the wanted size; or None, and append one reason."""
         if name in self._silent:
             reasons.append(self._silent[name])
             return None
@@ -80,7 +81,7 @@ class EvidencePlaces:
         except _SilentError as error:
             self._silent[name] = f"{name!r}: {error}"
             reasons.append(self._silent[name])
-        except LlmbError as error:  # of a file, and says which
+        except LlmbError as error:  # an error of a file, with the file's name
             reasons.append(str(error))
         except (OSError, ValueError, http.client.HTTPException) as error:
             reasons.append(f"{at!r}: {_why(error)}")
@@ -88,10 +89,10 @@ class EvidencePlaces:
 
 
 def places(names: Sequence[str]) -> EvidencePlaces | None:
-    """Return where to look for evidence, by the words of ``--evidence``; None for no words.
+    """Return the places of evidence from the words of ``--evidence``; None for no words.
 
     Raises:
-        UsageError: a word is neither a folder nor an address of http or https.
+        UsageError: a word is neither a folder nor an http(s) address.
     """
     for name in names:
         fault = _fault(name)
@@ -101,10 +102,10 @@ def places(names: Sequence[str]) -> EvidencePlaces | None:
 
 
 def put(folder: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Write what may lie elsewhere of ``files`` into ``folder``, and return all other files.
+    """Write the part of ``files`` that may be stored elsewhere to ``folder``; return the rest.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     kept = dict(files)
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ def put(folder: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
         target = Path(_at(str(folder), ManifestFile(sha256=digest, bytes=len(content))))
         draft = folder / f".{digest}.new"
         draft.write_bytes(content)
-        os.replace(draft, target)  # a link that is there is replaced, not followed
+        os.replace(draft, target)  # replaces an existing link, and does not follow the link
     return kept
 
 
@@ -149,7 +150,7 @@ def _at(name: str, wanted: ManifestFile) -> str:
 
 
 def _file(path: Path, size: int, method: str) -> bytes:
-    """Return a file of ``size`` bytes; nothing of it where only asked for."""
+    """Return a file of ``size`` bytes; b"" if only its existence is asked."""
     if method == "GET":
         content = read_file(path, size, follow=False)
         if len(content) != size:
@@ -162,12 +163,12 @@ def _file(path: Path, size: int, method: str) -> bytes:
 
 
 def _answer(address: str, size: int, method: str, wait_s: float) -> bytes:
-    """Return what ``address`` answers, ``size`` bytes; redirects lead to http(s) only."""
+    """Return ``size`` bytes from ``address``; redirects may lead to http(s) addresses only."""
     for _ in range(1 + _MOST_REDIRECTS):
         try:
             return _one_answer(address, size, method, wait_s)
         except urllib.error.HTTPError as error:
-            with error:  # its body is not read: it may have no end
+            with error:  # the body may have no end, and is not read
                 to = error.headers.get("Location")
             if error.code not in _REDIRECTS or to is None:
                 raise ValueError(f"answers {error.code}") from None
@@ -203,7 +204,7 @@ def _one_answer(address: str, size: int, method: str, wait_s: float) -> bytes:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Return what opens addresses of http and https alone, and follows no redirect by itself."""
+    """Return an opener for http(s) addresses alone, which follows no redirect by itself."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -217,17 +218,17 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def _within(wait_s: float, ask: Callable[[], bytes]) -> bytes:
-    """Return what ``ask`` does if it is done within ``wait_s`` seconds.
+    """Return the result of ``ask`` if finished within ``wait_s`` seconds.
 
-    A server that sends one byte now and then keeps every wait for the next one short: only a clock
-    beside it ends that. The thread is left behind, and ends with its server or with llmb.
+    A server that sends one byte now and then never triggers a socket timeout; only a separate clock
+    ends the wait. The thread is left behind, and ends with the server or with llmb.
     """
     box: SimpleQueue[bytes | Exception] = SimpleQueue()
 
     def run() -> None:
         try:
             box.put(ask())
-        except Exception as error:  # raised again where it is waited for
+        except Exception as error:  # raised again in the waiting thread
             box.put(error)
 
     Thread(target=run, daemon=True).start()

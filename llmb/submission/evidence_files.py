@@ -1,4 +1,4 @@
-"""Evidence held to its record: every file is there, names its run, and shows this very model."""
+"""Checks evidence files against the record: all files exist, name the run, and fit the model."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from llmb.submission.evidence_model import (
 )
 from llmb.submission.rejudge import load
 
-#: By these rules most of what is checked here could not be observed: runs are UNVERIFIED at best.
+#: Rules 1 could not observe most facts checked here: runs of rules 1 are UNVERIFIED at best.
 _OLDEST = "1"
-#: The llmb that made runs of rules 2.
+#: Version prefix of the llmb that made runs of rules 2.
 _OF_RULES_2 = "0.1."
-#: What rules 2 had no names for, in the record of a repeat.
+#: Fields of a repeat's record that rules 2 did not have.
 _LATER = ("nonce", "commitments", "fence_bits", "tail")
-#: Fences after STOP of runs that do not say how many steps followed it.
+#: Most fences after STOP for runs that do not record the number of steps after STOP.
 _MOST_AFTER_STOP = 3
 _LOSS, _SAMPLES = "loss", "parameters"  # the tensors of fences
 
 
 def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    """Yield a sentence for each way in which evidence is not that of the run in ``record``.
+    """Yield a sentence for each contradiction between evidence and the run in ``record``.
 
     Raises:
-        BundleRefusedError: a file is not what llmb writes, or nobody knows the model.
+        BundleRefusedError: llmb does not write such a file, or the model is unknown.
     """
     if record.rules_version == _OLDEST:
         return
@@ -59,7 +59,7 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 
 def absent(bundle: Bundle, record: RunRecord) -> list[str]:
-    """Return the paths of evidence that a run may lack; the rules that need it are not observed."""
+    """Return the paths of missing optional evidence; rules that need the files are not observed."""
     if record.rules_version == _OLDEST or record.config.audit is AuditMode.OFF:
         return []
     repeats = range(len(record.timing.repeats))
@@ -67,12 +67,12 @@ def absent(bundle: Bundle, record: RunRecord) -> list[str]:
 
 
 def names_its_run(record: RunRecord) -> bool:
-    """Tell whether each repeat's evidence names its run: since rules 3."""
+    """Tell whether each repeat's evidence names its run (since rules 3)."""
     return record.rules_version not in OLDER_RULES
 
 
 def _wrongly_older(record: RunRecord) -> Iterator[str]:
-    """Yield a sentence where a run claims rules 2 and has what these did not know."""
+    """Yield a sentence if a run claims rules 2 but has fields that rules 2 did not have."""
     if names_its_run(record):
         return
     if not record.llmb_version.startswith(_OF_RULES_2):
@@ -90,9 +90,9 @@ def _missing(bundle: Bundle, record: RunRecord, repeat: int, names: list[str]) -
 
 
 def _always(record: RunRecord, repeat: int) -> list[str]:
-    """Return the evidence without which there is no run, or none that was audited.
+    """Return the evidence that every run, or every audited run, must have.
 
-    A worker that dies in its audit leaves less: such a run is worth nothing to others.
+    A worker that dies in its audit leaves less: a run without the files has no value for readers.
     """
     config, timing = record.config, record.timing.repeats[repeat]
     names = [evidence.WEIGHTS, evidence.MODEL, evidence.SETTINGS, evidence.PLUGIN, evidence.FENCES]
@@ -109,7 +109,7 @@ def _always(record: RunRecord, repeat: int) -> list[str]:
 
 
 def _may_lack(record: RunRecord, repeat: int) -> list[str]:
-    """Return what honest run and reference run leave, each of which may fail, and the recipe.
+    """Return optional evidence: files of honest run and reference run (may fail), and the recipe.
 
     Without the probe of products (``pairs.json``) a run has no measured recipe of precision.
     """
@@ -123,7 +123,7 @@ def _may_lack(record: RunRecord, repeat: int) -> list[str]:
 
 
 def _other_run(bundle: Bundle, record: RunRecord, repeat: int) -> Iterator[str]:
-    """Yield a sentence for each thing that the evidence of ``repeat`` names otherwise."""
+    """Yield a sentence for each name in the evidence of ``repeat`` that contradicts the record."""
     timing = record.timing.repeats[repeat]
     right = evidence.RepeatEvidence(
         run_id=record.run_id,
@@ -143,7 +143,7 @@ def _other_run(bundle: Bundle, record: RunRecord, repeat: int) -> Iterator[str]:
 
 
 def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
-    """Yield a sentence where steps that could be replayed have left no commitment (rule L1)."""
+    """Yield a sentence if replayable steps have no commitment (rule L1)."""
     timing, precision = record.timing.repeats[repeat], record.config.precision
     facts, lacks = record.workload, record.plugin.lacks
     why = why_no_ledger(
@@ -159,7 +159,7 @@ def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
     made = len(timing.commitments)
     if timing.tail is None:
         due = made or 1  # the worker ended early, but not before its first step
-    else:  # the step in whose pause the stream ended is one more
+    else:  # plus the step during whose pause the stream ended
         due = timing.warmup_steps + timing.timed_steps + timing.tail.steps + 1
     if made != due:
         yield f"repeat {repeat} has commitments to {made} steps, and made {due}"
@@ -168,12 +168,12 @@ def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
 def _fences(
     bundle: Bundle, record: RunRecord, repeat: int, stored: StoredParameters
 ) -> Iterator[str]:
-    """Yield a sentence for each way in which what fences read back is not the record's."""
+    """Yield a sentence for each contradiction between values read at fences and the record."""
     path, timing = evidence.path(repeat, evidence.FENCES), record.timing.repeats[repeat]
     first = record.config.warmup_steps
     stop = timing.warmup_steps + timing.timed_steps
     every, count = fence_every(record.config.mode.value), len(timing.fence_steps)
-    # Counted before they are listed: a stranger's window may have any length.
+    # Counted before listing: an untrusted record may claim a window of any length.
     due = _fences_until(stop, first, timing.timed_steps, every)
     if due != count or [*timing.fence_steps] != _listed(stop, first, timing.timed_steps, every):
         each = "a fence each" if every == 1 else f"a fence after {first} and every {every} more"
@@ -182,7 +182,7 @@ def _fences(
     least = most = count
     if timing.tail is not None:
         least = most = _fences_until(stop + timing.tail.steps, first, timing.timed_steps, every)
-    else:  # of rules 2, or of a worker that ended early
+    else:  # rules 2, or a worker that ended early
         most += _MOST_AFTER_STOP
     one_rank = record.topology.world_size == 1
     try:
@@ -210,7 +210,7 @@ def _fences(
 def _other_form(
     found: Mapping[str, Form], fences: tuple[int, int], stored: StoredParameters, one_rank: bool
 ) -> str | None:
-    """Return what is wrong with the tensors of fences, None where nothing is."""
+    """Return the fault of the fences' tensors, None if correct."""
     if found.keys() != {_LOSS, _SAMPLES} or any(form.dtype != "F32" for form in found.values()):
         return f"has other tensors than {_LOSS} and {_SAMPLES}, both F32"
     loss, samples = found[_LOSS].shape, found[_SAMPLES].shape
@@ -225,7 +225,7 @@ def _other_form(
 def _bits(
     path: str, losses: arrays.Array, samples: arrays.Array, timing: RepeatTiming
 ) -> Iterator[str]:
-    """Yield a sentence where bits are others than the worker told at a fence."""
+    """Yield a sentence if bits differ from the bits that the worker sent at a fence."""
     if len(timing.fence_bits) != len(timing.fence_steps):
         has, due = len(timing.fence_bits), len(timing.fence_steps)
         yield f"the record has the bits of {has} fences, there were {due}"
@@ -240,8 +240,8 @@ def _bits(
 
 
 def _listed(end: int, first: int, timed: int, every: int) -> list[int]:
-    """Return the steps after which there is a fence, up to ``end``."""
-    if every == 1:  # each call, and each sample, has one
+    """Return the steps up to ``end`` that are followed by a fence."""
+    if every == 1:  # each call, and each sample, has a fence
         return [*range(1, end + 1)]
     return sorted({*range(first, end + 1, every), *_doubles(end, first, timed, every)})
 
@@ -254,5 +254,5 @@ def _fences_until(end: int, first: int, timed: int, every: int) -> int:
 
 
 def _doubles(end: int, first: int, timed: int, every: int) -> set[int]:
-    """Return both steps after which STOP may lie: there is a fence after each."""
+    """Return the two steps after which STOP may be: each step is followed by a fence."""
     return {step for step in (first + timed, first + every + timed) if step <= end}

@@ -1,8 +1,7 @@
-"""What evidence shows of the model, held to the workload that the record names.
+"""Checks the model shown by evidence against the workload that the record names.
 
-A plugin may store parameters in a form of its own: wrapped, fused, transposed, padded. So there are
-two sets of names: the model's own, which are the same for every plugin, and the stored ones, which
-``model.json`` shows.
+A plugin may store parameters in its own form: wrapped, fused, transposed, padded. Hence two sets
+of names: the model's own names, equal for every plugin, and the stored names in ``model.json``.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from llmb.records.run_record import RunRecord
 from llmb.submission.parameters import Parameters, is_tied, outputs_of, parameters_of
 from llmb.submission.rejudge import load
 
-#: Rules of runs whose evidence does not name its run, and whose record has no bits of fences. A
-#: record says itself by which rules it was made (docs/adr/0051).
+#: Rules of runs with evidence that does not name the run, and with records without bits of fences.
+#: A record itself states its rules (docs/adr/0051).
 OLDER_RULES = ("1", "2")
-#: The side of a sketch, and the number of parameters up to which each has one of that side; and the
-#: number up to which as many elements of each are read as of few.
+#: The side of a sketch; the number of parameters up to which every sketch has the full side; the
+#: number of parameters up to which a sample has its full length per parameter.
 _SIDE, _AT_FULL_SIDE, _AT_FULL_LENGTH = 32, 160, 128
-#: Elements of each parameter that a fence reads.
+#: Elements that a fence reads of each parameter.
 _OF_FENCES = 16
-_SHOWN = 100  # characters of a stranger's name
-#: The parameters of a module at the end of its line in ``model.json``.
+_SHOWN = 100  # characters shown of a name from an untrusted bundle
+#: The parameters of a module, at the end of the module's line in ``model.json``.
 _OWN = re.compile(r"\) (\w+\[[\d, ]*\]:\w+(?:, \w+\[[\d, ]*\]:\w+)*)$")
 _ONE = re.compile(r"(\w+)\[([\d, ]*)\]:(\w+)")
 
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """What follows from the workload of a record."""
+    """The model that follows from a record's workload."""
 
     parameters: Parameters
-    #: The whole sizes of the model, by name.
+    #: Sizes of the model that are integers, by name. Example: "hidden_size".
     sizes: Mapping[str, int]
     family: str
     #: The name of the workload, for messages.
     name: str
-    #: torch's name of the type in which the declared precision stores weights.
+    #: torch's name of the stored type of weights in the declared precision, such as "bfloat16".
     dtype: str
 
     @classmethod
@@ -52,7 +51,7 @@ class ExpectedModel:
         """Return the model of ``record``.
 
         Raises:
-            BundleRefusedError: nobody knows it.
+            BundleRefusedError: the workload is unknown.
         """
         facts = record.workload
         sizes = {name: size for name, size in facts.shapes.items() if isinstance(size, int)}
@@ -72,13 +71,13 @@ class ExpectedModel:
 
     @property
     def elements(self) -> int:
-        """How many numbers all parameters have."""
+        """Number of elements of all parameters."""
         return sum(map(math.prod, self.parameters.values()))
 
     def sketch(self, what: str) -> tuple[int, int] | None:
-        """Return how many numbers a sketch ``what`` has at least and at most; None: there is none.
+        """Return the least and greatest number of elements of sketch ``what``; None: no sketch.
 
-        ``what`` is a parameter, ``loss``, or ``out/`` and the matrix through which a branch writes.
+        ``what`` is a parameter, ``loss``, or ``out/`` and the output matrix of a branch.
         """
         fit = math.isqrt(_SIDE * _SIDE * _AT_FULL_SIDE // len(self.parameters))
         most = min(_SIDE, max(1, fit)) ** 2
@@ -90,7 +89,7 @@ class ExpectedModel:
                 return None
             width = self.sizes["hidden_size"] // (4 * layers)
             count = min(most, width * self.sizes["vocab_size"])
-            # Of a tied head it shows only the words that are not in the input.
+            # A tied head's sketch has only the words that are not in the input.
             return (0 if is_tied(self.family) else count), count
         if what not in self.parameters:
             return None
@@ -100,23 +99,23 @@ class ExpectedModel:
 
 @dataclass(frozen=True)
 class StoredParameters:
-    """The parameters as they are stored after post-processing, by stored name."""
+    """The parameters as stored after post-processing, by stored name."""
 
     forms: Mapping[str, tuple[tuple[int, ...], str]]
-    #: Each is named once, so that their number is known: none is shared by two modules.
+    #: Every parameter is named once: no two modules share a parameter, and the number is known.
     apart: bool
-    #: Those that may have no gradient: they hold padding, or are not trained, which breaks rule W1.
+    #: Parameters that may have no gradient: with padding, or not trained (breaks rule W1).
     untrained: frozenset[str]
-    #: Parameters of the model that nobody found, which breaks rule W1, too.
+    #: Parameters of the model that were not found (breaks rule W1, too).
     missing: frozenset[str]
 
     def size(self, name: str) -> int:
-        """Return how many elements the stored parameter ``name`` has."""
+        """Return the number of elements of the stored parameter ``name``."""
         return math.prod(self.forms[name][0])
 
 
 def stored_parameters(bundle: Bundle, repeat: int) -> StoredParameters:
-    """Return the parameters that the model had after post-processing, by ``model.json``."""
+    """Return the model's parameters after post-processing, from ``model.json``."""
     tree = load(bundle, repeat, evidence.MODEL, evidence.ModelEvidence)
     weights = load(bundle, repeat, evidence.WEIGHTS, evidence.WeightsEvidence)
     forms = {name: (shape, dtype) for name, shape, dtype in _in_tree(tree.after)}
@@ -127,9 +126,9 @@ def stored_parameters(bundle: Bundle, repeat: int) -> StoredParameters:
 
 
 def samples_at_fences(stored: StoredParameters, *, one_rank: bool) -> tuple[int, int]:
-    """Return how many elements of all parameters a fence reads, at least and at most.
+    """Return the least and greatest number of elements that a fence reads of all parameters.
 
-    Ranks that share parameters read those of the first.
+    If ranks share parameters, a fence reads the first rank's shard only.
     """
     most = sum(_OF_FENCES if shape else 1 for shape, _ in stored.forms.values() if 0 not in shape)
     return (most if one_rank and stored.apart else 1), most
@@ -138,10 +137,10 @@ def samples_at_fences(stored: StoredParameters, *, one_rank: bool) -> tuple[int,
 def faults(
     bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: StoredParameters
 ) -> Iterator[str]:
-    """Yield a sentence where weights or modules in the evidence of ``repeat`` are not the model's.
+    """Yield a sentence for weights or modules of ``repeat`` that do not fit the model.
 
     Raises:
-        BundleRefusedError: a file is missing, or not what llmb writes.
+        BundleRefusedError: a file is missing, or llmb does not write such a file.
     """
     right, typed = model.parameters, dict.fromkeys(model.parameters, model.dtype)
     weights = load(bundle, repeat, evidence.WEIGHTS, evidence.WeightsEvidence)
@@ -152,7 +151,7 @@ def faults(
     before = f"{evidence.path(repeat, evidence.MODEL)} (before)"
     yield from _other_parameters(before, _in_tree(tree.before), model, typed)
     if any(f.id == "W1" and f.status is Status.FAIL for f in record.audit.findings):
-        return  # the run is INVALID for what follows
+        return  # the run is INVALID by rule W1
     found = [(p.name, p.shape, p.dtype) for p in weights.processed]
     yield from _other_parameters(f"{path} (processed)", found, model, None)
     if weights.canonical_elements not in (None, model.elements):
@@ -175,7 +174,7 @@ def _other_parameters(
     model: ExpectedModel,
     types: Mapping[str, str] | None,
 ) -> Iterator[str]:
-    """Yield a sentence where ``found`` (name, shape, dtype) are not the parameters of ``model``."""
+    """Yield a sentence if ``found`` (name, shape, dtype) does not fit ``model``'s parameters."""
     right, names = model.parameters, {name for name, *_ in found}
     if len(names) < len(found):
         yield f"{where} names a parameter twice"
@@ -195,7 +194,7 @@ def _other_parameters(
 
 
 def _in_tree(tree: Mapping[str, str]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and dtype of all parameters of a module tree, as ``model.json`` has it."""
+    """Return name, shape and dtype of all parameters of a module tree in ``model.json``."""
     found = []
     for path, line in tree.items():
         own = _OWN.search(line)
@@ -207,11 +206,11 @@ def _in_tree(tree: Mapping[str, str]) -> list[tuple[str, tuple[int, ...], str]]:
 
 
 def fewer(count: int, parameters: int) -> int:
-    """Return how many elements of each of ``parameters`` are read, where of few it is ``count``."""
+    """Return the sampled elements per parameter: ``count``, or fewer with many ``parameters``."""
     return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first of ``names``, and how many more there are."""
+    """Return the first of ``names``, and the number of further names."""
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return f"{names[0][:_SHOWN]!r}{more}"

@@ -1,6 +1,6 @@
-"""Names, counts and types of the tensors in evidence files, held to the workload of the record.
+"""Checks names, counts and types of the tensors in evidence files against the record's workload.
 
-What is read of stored parameters is held to ``model.json``, everything else to the model's own.
+Values read from stored parameters are checked against ``model.json``, all else against the model.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ from llmb.submission.evidence_model import (
 )
 from llmb.submission.rejudge import load
 
-#: Elements read of each parameter, or sequence: of a gradient in an audited step, for the replay of
-#: the optimizer's step, and in every step. Of many, each has fewer (``fewer``).
+#: Elements read per parameter (or sequence): of a gradient in an audited step, for the replay of
+#: the optimizer's step, and in every step. With many parameters, fewer per parameter (``fewer``).
 _OF_GRADIENTS, _OF_STATES, _OF_LEDGER = 1024, 257, 64
-#: A replayed sample is a multiple of it, or the whole parameter.
+#: The size of a replayed sample is a multiple of 64, or the full parameter.
 _VECTOR = 64
-#: Logits that are looked at: positions of one sequence, and words at each.
+#: Sampled logits: positions of one sequence, and words at each position.
 _POSITIONS, _WORDS = 64, 1024
-#: Read before it is known whether a step is looked at: 64 elements of 16 gradients, or 8 of each.
+#: Blind sample, read before the worker knows whether a step is audited: 64 elements of 16
+#: gradients, or 8 of each gradient.
 _GLANCED, _GLANCED_OF_EACH = 16 * 64, 8
 _MOST_RECOMPUTED = 2
 
 _LIVE, _STEP, _PROBES = "live", "step", ("branches", "head")
-#: Whose pass it is (nobody's: the worker's or the reference's), which one, and what of it.
+#: Groups: ``who`` (absent for the worker's own passes), ``pass``, and ``what`` (the tensor).
+#: Examples: "live/loss", "BF16/branches/logits".
 _OF_PASS = re.compile(r"(?:(?P<who>[^/]+)/)?(?P<pass>live|branches|head|step)(?:/(?P<what>.+))?")
 _OF_PASSES = (audited.GRADIENTS, audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE)
 _KINDS = ("value", "exp_avg", "exp_avg_sq")
-#: Of an audited step of training: what may be there, and what always is.
+#: Tensors that an audited training step may have; the second tuple lists the required tensors.
 _OF_STEP = {
     *("replay/gradient", "replay/unclipped"),
     *(f"{when}/{kind}" for when in ("before", "after", "next") for kind in _KINDS),
@@ -49,16 +51,16 @@ _OF_STEP = {
 _ALWAYS_OF_A_STEP = ("replay/gradient", "before/value", "after/value")
 _ASKED = ("asked", "asked before", "asked after", "asked again")
 _NUMBERS, _INDICES = ("F32",), ("I32", "I64")
-#: Since rules 3 numbers of 16 bits may be stored in 16 (docs/adr/0057), and what stands in the
-#: place of an array has a type of its own: a distance, a difference, or the numbers of another.
+#: Since rules 3, 16-bit numbers may be stored in 16 bits (docs/adr/0057). A tensor that stands for
+#: an array has a type of its own: F64 a distance, I8 a difference, U8 "same as another array".
 _SHORT, _APART, _DIFFERENCE, _SAME = ("F32", "BF16"), "F64", "I8", "U8"
-#: A parameter of a layer: the probe ``head`` is made without layers.
+#: A parameter of a layer, such as "model.layers.3.mlp": the probe ``head`` runs without layers.
 _OF_A_LAYER = re.compile(r"\.(?:layers|h|layer)\.\d+\.")
-#: Numbers that rule L1 has of each parameter in each step, of each in all, of each sequence.
+#: Numbers of rule L1 per parameter and step, per parameter over all steps, and per sequence.
 _OF_STEP_ROWS, _OF_ALL_ROWS, _OF_CALL_ROWS = 3, 2, 2
-#: How many elements something has, at least and at most; None: there is nothing of the kind.
+#: Least and greatest number of elements of a tensor; None: the model has no such tensor.
 _Size: TypeAlias = "tuple[int, int] | None"
-#: The size by the name of a tensor; and by what a pass shows, and the pass.
+#: Size by a tensor's name; size by the shown quantity and the pass.
 _Expected: TypeAlias = "Callable[[str], _Size]"
 _Due: TypeAlias = "Callable[[str | None, str], _Size]"
 
@@ -66,19 +68,19 @@ _Due: TypeAlias = "Callable[[str | None, str], _Size]"
 def faults(
     bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: StoredParameters
 ) -> Iterator[str]:
-    """Yield a sentence for each tensor of ``repeat``, or segment of one, that is not the model's.
+    """Yield a sentence for each tensor or segment of ``repeat`` that does not fit the model.
 
     Raises:
-        BundleRefusedError: a file is missing, or not what llmb writes.
+        BundleRefusedError: a file is missing, or llmb does not write such a file.
     """
     if evidence.path(repeat, audited.STEPS) not in bundle.files:
-        return  # an audit that was switched off
+        return  # the audit was switched off
     checks = _Tensors(bundle, record, repeat, model, stored)
     yield from checks.of_training() if record.config.mode is Mode.TRAIN else checks.of_outputs()
 
 
 class _Tensors:
-    """Looks at the safetensors files of one repeat, and at what says which tensors are in them."""
+    """Checks the safetensors files of one repeat, and the JSON files that list the tensors."""
 
     def __init__(
         self,
@@ -89,8 +91,8 @@ class _Tensors:
         stored: StoredParameters,
     ) -> None:
         self._bundle, self._repeat, self._model, self._stored = bundle, repeat, model, stored
-        #: How many elements are read of each of so many parameters is known; runs of rules 2 may
-        #: have read as many of any number.
+        #: Whether the exact number of sampled elements per parameter is known; runs of rules 2 may
+        #: have sampled the same number for any number of parameters.
         self._is_exact = stored.apart and record.rules_version not in OLDER_RULES
         self._is_reduced = record.rules_version not in OLDER_RULES
         self._config = record.config
@@ -100,11 +102,11 @@ class _Tensors:
         if self._path(audited.LEDGER) in bundle.files:
             self._ledger = load(bundle, repeat, audited.LEDGER, audited.LedgerEvidence)
         kept = next((step for step in self._steps if step.weights_kept), None)
-        #: Elements of the gradients, or logits, of the audited step that all are compared in.
+        #: Number of gradient elements, or logits, of the audited step that all passes compare.
         self._of_step = sum(one.gradients for one in kept.segments) if kept is not None else None
 
     def of_training(self) -> Iterator[str]:
-        """Yield what is wrong in a run that trains."""
+        """Yield the faults of a training run."""
         yield from self._optimizer()
         for step in self._steps:
             yield from self._segments(step)
@@ -114,7 +116,7 @@ class _Tensors:
         yield from self._rows()
 
     def of_outputs(self) -> Iterator[str]:
-        """Yield what is wrong in a run that trains nothing."""
+        """Yield the faults of a run without training."""
         logits = self._logits()
         for step in self._steps:
             shown = [one.name for one in step.segments]
@@ -139,7 +141,7 @@ class _Tensors:
         except ValueError as error:
             raise BundleRefusedError(f"{path}: {error}") from None
 
-    # -- what steps and ledger say of stored parameters -------------------------------------------
+    # -- statements of steps and ledger on stored parameters --------------------------------------
 
     def _optimizer(self) -> Iterator[str]:
         seen = load(self._bundle, self._repeat, evidence.OPTIMIZER, evidence.OptimizerEvidence)
@@ -150,7 +152,7 @@ class _Tensors:
             yield f"{path} is of {seen.trainable} parameters, the model has {most}"
 
     def _is_known(self) -> bool:
-        """Tell whether every stored parameter is known, and is there on the first rank."""
+        """Tell whether every stored parameter is known, and is on the first rank."""
         return self._stored.apart and self._config.parallelism.world_size == 1
 
     def _segments(self, step: audited.AuditedStep) -> Iterator[str]:
@@ -202,7 +204,7 @@ class _Tensors:
             yield f"{where} lacks {named(gone)}"
 
     def _sequences(self) -> Iterator[str]:
-        """Yield what is wrong with the ledger's sequences, and the tokens drawn in them."""
+        """Yield the faults of the ledger's sequences, and of the tokens drawn in the sequences."""
         if self._ledger is None:
             return
         config, sizes = self._config, self._model.sizes
@@ -214,17 +216,17 @@ class _Tensors:
         if [(one.name, one.elements) for one in self._ledger.segments] != right:
             yield f"{self._path(audited.LEDGER)} is not of {count} sequences, {each} logits each"
 
-    # -- what passes show -------------------------------------------------------------------------
+    # -- tensors of passes ------------------------------------------------------------------------
 
     def _gradient(self, what: str | None, name: str) -> _Size:
-        """Return how many numbers there are of ``what`` in pass ``name`` of a training."""
+        """Return the number of elements of ``what`` in pass ``name`` of a training run."""
         if name == _STEP:
             known = what is None and self._of_step is not None
             return (self._of_step or 0, self._of_step or 0) if known else None
         return self._model.sketch(what) if what is not None else None
 
     def _output(self, what: str | None, name: str) -> _Size:
-        """Return the same of a pass that trains nothing."""
+        """Return the number of elements of ``what`` in pass ``name`` of a run without training."""
         if name == _STEP and self._of_step is None:
             return None
         new = self._config.new_tokens
@@ -233,16 +235,16 @@ class _Tensors:
         return self._logits() if what == audited.LOGITS else None
 
     def _logits(self) -> tuple[int, int]:
-        """Return how many logits a look shows."""
+        """Return the least and greatest number of sampled logits."""
         new, sizes = self._config.new_tokens, self._model.sizes
         positions = min(_POSITIONS, sizes["sequence_length"] if new is None else new)
         words = min(_WORDS, sizes["vocab_size"])
         return words * (1 if self._config.dynamic else positions), words * positions
 
     def _passes(self, due: _Due) -> Iterator[str]:
-        """Yield what is wrong in the files that hold passes of worker, honest run and reference."""
+        """Yield the faults of files with passes of worker, honest run and reference."""
         files = {file: found for file in _OF_PASSES if (found := self._forms(file)) is not None}
-        # The worker's passes are its own; an honest run's are each in some format.
+        # The worker's passes have no owner in the name; an honest run's passes name a format.
         of_somebody = {audited.GRADIENTS: False, audited.HONEST: True}
         for file, found in files.items():
 
@@ -260,9 +262,9 @@ class _Tensors:
     def _yardsticks(
         self, whole: Mapping[str, Form], files: Mapping[str, Mapping[str, Form]]
     ) -> Iterator[str]:
-        """Yield what the worker shows and an honest run, or the reference, does not.
+        """Yield tensors that the worker shows, but the honest run or the reference lacks.
 
-        Of the probe without layers both have nothing of any layer, and neither draws tokens.
+        In the probe ``head``, without layers, both lack tensors of layers; neither draws tokens.
         """
         due = {n for n in whole if not n.startswith("head/") and not n.endswith("/tokens")}
         prefix = f"{self._config.precision.name}/"
@@ -272,12 +274,12 @@ class _Tensors:
         right = {*files.get(audited.REFERENCE, ()), *files.get(audited.DEVICE_REFERENCE, ())}
         there = {audited.HONEST: honest, audited.REFERENCE: right}
         for file, names in there.items():
-            # An honest run in a format that nobody knows shows nothing.
+            # An honest run in an unknown format shows no tensors.
             if file in files and names and (lost := sorted(due - names)):
                 yield f"{self._path(file)} lacks {named(lost)}, which the worker shows"
 
     def _whole_passes(self, found: Mapping[str, Form], *, trains: bool) -> Iterator[str]:
-        """Yield what the worker does not show of the passes that it made."""
+        """Yield tensors that the worker's own passes lack."""
         probed = self._probed
         if wrong := [one for one in probed.passes if one not in (_LIVE, *_PROBES)]:
             yield f"{self._path(audited.PROBED)} has a pass {named(wrong)}"
@@ -293,7 +295,7 @@ class _Tensors:
         if lacks:
             yield f"{self._path(audited.GRADIENTS)} lacks {named(lacks)}"
 
-    # -- what steps show --------------------------------------------------------------------------
+    # -- tensors of steps -------------------------------------------------------------------------
 
     def _of_steps(self) -> Iterator[str]:
         by_index = {str(step.index): step for step in self._steps}
@@ -338,7 +340,7 @@ class _Tensors:
         yield from self._odd_tensors(audited.STEP_VALUES, found, expected)
 
     def _rows(self) -> Iterator[str]:
-        """Yield what is wrong with the rows of ledger and reference, and their distances."""
+        """Yield the faults in the rows of ledger and reference, and in the rows' distances."""
         ledger, values = self._ledger, self._forms(audited.LEDGER_VALUES)
         if ledger is None or values is None:
             return
@@ -372,14 +374,14 @@ class _Tensors:
                     yield f"{self._path(file)}: {name} is {form}, not {most} rows of {width}"
 
     def _is_plain(self, ledger: audited.LedgerEvidence) -> bool:
-        """Tell whether rows are of the model's own parameters, so that their places are known."""
+        """Tell whether rows hold the model's own parameters; the sampled indices are known then."""
         parameters = self._model.parameters
         most = fewer(_OF_LEDGER, len(parameters))
         due = [(name, min(most, math.prod(shape))) for name, shape in parameters.items()]
         return [(one.name, one.elements) for one in ledger.segments] == due
 
     def _compared_rows(self, ledger: audited.LedgerEvidence, rows: int) -> Iterator[str]:
-        """Yield what is wrong with the distances of rows from those of the honest run."""
+        """Yield the faults in the distances of rows from the honest run's rows."""
         found, path = self._forms(audited.REPLAYED), self._path(audited.REPLAYED)
         if found is None:
             return
@@ -414,7 +416,7 @@ class _Tensors:
     def _odd_tensors(
         self, file: str, found: Mapping[str, Form], expected: _Expected
     ) -> Iterator[str]:
-        """Yield a sentence for tensors that are not ``expected``, or of another size or type."""
+        """Yield a sentence for unexpected tensors, and for tensors of another size or type."""
         path = self._path(file)
         short = [name for name, form in found.items() if form.dtype == _DIFFERENCE]
         if self._is_reduced and arrays.SCALES in found:
@@ -437,10 +439,10 @@ class _Tensors:
                 yield f"{path}: {name} is of {form.dtype}, and not {kinds[0]}"
 
     def _stands_for_array(self, file: str, name: str, form: Form, size: tuple[int, int]) -> bool:
-        """Tell whether something stands in the place of an array, where that may be (rules 3).
+        """Tell whether a tensor validly stands for an array (rules 3).
 
-        Of an honest run and of a device's probe a distance, of what is right a difference from the
-        worker's, and of the optimizer's side that it is as after the step.
+        An honest run and a device's probe have a distance. A correct value (reference) has a
+        difference from the worker's. The optimizer's side has "same as after the step".
         """
         if not self._is_reduced:
             return False

@@ -1,4 +1,4 @@
-"""When a bundle came into its repository, as git tells; nothing of the repository is run."""
+"""When a bundle came into its repository, by git; no code of the repository is run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmb.config import environment
 from llmb.records.bundle import MANIFEST
 
 _TIMEOUT_S = 120
-#: Settings of a repository are its owner's: these would start a program, or wait for somebody.
+#: A repository's settings are untrusted: the overridden settings could start a program, or wait.
 _GIT = (
     "--no-pager",
     "--literal-pathspecs",
@@ -21,7 +21,7 @@ _GIT = (
     "-c",
     f"core.hooksPath={os.devnull}",
 )
-#: Nothing is fetched, asked, locked or taken for another object.
+#: git may not fetch, prompt, lock, or replace objects.
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -33,23 +33,23 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Arrival:
-    """The commit of the main line that brought a bundle."""
+    """The commit of the main line that added a bundle."""
 
     #: The top folder of the repository.
     repository: str
-    #: How many commits the main line had by then.
+    #: Number of commits on the main line at that time.
     position: int
 
 
 def arrival(place: Path) -> Arrival | None:
     """Return when the bundle in the folder or zip ``place`` came into its repository.
 
-    The main line is HEAD and its first parents, so that a merge counts, not the day on which its
-    branch was begun. What counts is the present manifest: a bundle that was put in the place of an
-    older one came with its own commit. Dates are anybody's to write, and do not count.
+    The main line is HEAD and its first parents: a merge counts, not the day on which the merged
+    branch began. The present manifest counts: a bundle that replaced an older bundle came with its
+    own commit. Dates do not count, because anybody can write any date.
 
     Returns:
-        None without git, repository or history, and where what lies there is not committed.
+        None without git, repository or history, and for an uncommitted bundle.
     """
     place = Path(os.path.realpath(place))
     file = place / MANIFEST if place.is_dir() else place

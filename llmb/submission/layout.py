@@ -1,4 +1,4 @@
-"""Which files a run directory and a bundle consist of, and where a bundle is put."""
+"""The files of a run directory and of a bundle, and the path of a bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmb.records.run_record import PrecisionFacts, RunRecord
 from llmb.submission.evidence_model import OLDER_RULES
 from llmb.submission.rejudge import PLUGIN_PREFIX
 
-#: The page for people, made from the record when a bundle is; the first bundles have none.
+#: The page for people, made from the record together with the bundle; the first bundles have none.
 PAGE = "README.md"
 _ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF)
 _OF_EACH_REPEAT = (
@@ -37,16 +37,16 @@ _EVIDENCE = re.compile(
 
 
 def is_known(name: str) -> bool:
-    """Return whether ``name`` is a file that a run directory has and a bundle takes over.
+    """Return whether ``name`` is a file of a run directory that a bundle includes.
 
-    The log is not: it is free text that nothing in a bundle can be held to.
+    The log is left out: no check can compare free text with the rest of a bundle.
     """
     plugin = name.startswith(PLUGIN_PREFIX)
     return name in _ALWAYS or plugin or _EVIDENCE.fullmatch(name) is not None
 
 
 def faults(names: Iterable[str], record: RunRecord) -> list[str]:
-    """Return what a bundle with files ``names`` has too little or too much for ``record``."""
+    """Return the missing and the surplus files of a bundle with files ``names`` for ``record``."""
     present = set(names)
     repeats = range(len(record.timing.repeats))
     of_each = [*_OF_EACH_REPEAT]
@@ -66,12 +66,14 @@ def _repeat_of(name: str) -> int | None:
 
 
 def precision_folder(precision: PrecisionFacts) -> str:
-    """Return the precision a bundle is filed under: the measured one, or the declared, said so."""
+    """Return a bundle's precision folder: measured ("BF16"), or declared ("BF16-declared")."""
     return precision.effective or f"{precision.declared}-declared"
 
 
 def bundle_path(record: RunRecord) -> str:
     """Return the path of the bundle of ``record`` below the folder of its system.
+
+    Example: ``llama-1.4b_train_BF16/1x-cpu-0123abcd``.
 
     Raises:
         BundleRefusedError: a name in the record cannot be part of a path on every system.

@@ -1,4 +1,4 @@
-"""The manifest that names every file of a bundle by digest, and the zip that carries them."""
+"""The manifest with the digest of every file of a bundle, and the zip of the files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmb.records.bundle import MANIFEST, SIGNATURES, Manifest, ManifestFile
 from llmb.records.canonical import as_json, canonical_bytes
 from llmb.records.submission import Submission
 
-#: The first moment a zip can express.
+#: The earliest time a zip can express.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _REGULAR_FILE = 0o100644
 _UNIX = 3
@@ -20,7 +20,7 @@ _UNIX = 3
 def manifest_bytes(files: Mapping[str, bytes], submission: Submission) -> bytes:
     """Return MANIFEST.json of ``files``: canonical JSON (RFC 8785).
 
-    For each file its sha256 and size in bytes, and whose the bundle is.
+    The manifest has sha256 and size in bytes of each file, and the bundle's submission.
     """
     listed = {
         name: ManifestFile(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
@@ -31,14 +31,14 @@ def manifest_bytes(files: Mapping[str, bytes], submission: Submission) -> bytes:
 
 
 def with_manifest(files: Mapping[str, bytes], submission: Submission) -> dict[str, bytes]:
-    """Return ``files`` and their manifest: the files of a bundle."""
+    """Return ``files`` with the manifest: the files of a bundle."""
     return {**files, MANIFEST: manifest_bytes(files, submission)}
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Return ``files`` as a zip that is the same, byte for byte, wherever it is made.
+    """Return ``files`` as a zip with the same bytes on every machine.
 
-    Members are stored, not compressed: what zlib writes differs from build to build.
+    Members are stored, not compressed: zlib's output differs between builds.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

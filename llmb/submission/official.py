@@ -1,6 +1,6 @@
-"""The second path over sizes: those of every official workload, written out again.
+"""The second path for sizes: the sizes of every official workload, written out again.
 
-``llmb.workloads`` is not asked. What a workload does not name is its family's default.
+``llmb.workloads`` is not used. Sizes that a workload does not name have the family's default.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DEFAULTS["llama-ungated"] = DEFAULTS["llama"]
 
 
 class OfficialConstants(NamedTuple):
-    """An optimizer, by its class in ``torch.optim``."""
+    """An optimizer's constants, by the class's name in ``torch.optim``, such as "AdamW"."""
 
     name: str
     lr: float
@@ -62,7 +62,7 @@ class OfficialConstants(NamedTuple):
 
 
 class Official(NamedTuple):
-    """A workload: its family, its sizes, how it is trained."""
+    """A workload: family, sizes and training recipe."""
 
     family: str
     shapes: Shapes
@@ -70,12 +70,12 @@ class Official(NamedTuple):
 
     @property
     def clip_grad_norm(self) -> float | None:
-        """The largest norm of all gradients; the fixed workload's and SGD's are not clipped."""
+        """The largest norm of all gradients; the fixed workload and SGD do not clip (None)."""
         return None if self.optimizer in (FIXED, _SGD) else 1.0
 
 
 def _sizes(*sizes: int) -> Shapes:
-    """Return the sizes given as layers, heads, key-value heads, hidden, feed-forward, sequence."""
+    """Return sizes from layers, heads, key-value heads, hidden, feed-forward, sequence."""
     names = ["num_hidden_layers", "num_attention_heads", "num_key_value_heads"]
     names += ["hidden_size", "intermediate_size", "sequence_length"]
     return dict(zip(names, sizes, strict=True))
@@ -91,7 +91,7 @@ def _tied(family: str, layers: int, heads: int, hidden: int, sequence: int, **ot
     return {**DEFAULTS[family], **sizes, **other}
 
 
-#: The fixed workload's; a user's own model has it, too.
+#: Optimizer of the fixed workload, and of a user's own model.
 FIXED = OfficialConstants("AdamW", 1e-5, eps=1e-6)
 _DEFAULT = OfficialConstants("AdamW", 1e-3)
 _MEGATRON = OfficialConstants("AdamW", 1.5e-4)

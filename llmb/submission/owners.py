@@ -1,7 +1,7 @@
-"""Whose folder of submissions is whose: ``allowed_signers``, a file of ssh with an owner a line.
+"""The owners of submission folders: ``allowed_signers``, an ssh file with one owner per line.
 
 A line: the submitter's id, ssh's options, the public key, then for people the organisation, and
-``@name`` for each account of the repository's host that may take bundles of that owner away:
+``@name`` for each account of the repository's host that may remove the owner's bundles. Example:
 
     acme namespaces="llmb-bundle" ssh-ed25519 AAAA... Acme, Inc. @jane-acme
 """
@@ -24,7 +24,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class OwnerLine:
-    """One line: one key of one owner, or of several."""
+    """One line: one key of one or several owners."""
 
     text: str
     owners: frozenset[str]
@@ -34,11 +34,11 @@ class OwnerLine:
 
 
 def read(content: bytes) -> tuple[OwnerLine, ...]:
-    """Return the lines of a file of owners, comments and empty ones left out.
+    """Return the lines of a file of owners, without comments and empty lines.
 
     Raises:
-        BundleRefusedError: not UTF-8, or a line that is not of this form, is a certificate
-            authority's, or is not of submitters' ids.
+        BundleRefusedError: the file is not UTF-8, or a line has another form, belongs to a
+            certificate authority, or lists ids that no submitter can have.
     """
     try:
         text = content.decode("utf-8")

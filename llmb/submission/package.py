@@ -1,4 +1,4 @@
-"""Makes bundles out of finished runs: what may be handed in, under a name that says what it is."""
+"""Makes bundles from finished runs that may be submitted, with descriptive paths."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from llmb.submission import elsewhere, layout, page, signatures, store, system_i
 from llmb.submission.manifest import with_manifest, zip_bytes
 from llmb.submission.verify import verify_bundle
 
-#: What a bundle may take for each repeat: evidence is kept of every one.
+#: Largest size of a bundle per repeat, in bytes; evidence of every repeat is kept.
 MAX_BYTES_PER_REPEAT = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A bundle that has passed every check, and where it goes below its system's folder."""
+    """A bundle that has passed every check, and its path below the system's folder."""
 
     path: str
     precision: str
@@ -54,26 +54,26 @@ def package(
 ) -> list[Path]:
     """Write a bundle for each run directory into ``output/<submitter>/<system>``.
 
-    Nothing is written unless all of them can be. A bundle that is there already is left alone.
+    Either all bundles are written, or none. An existing bundle is left alone.
 
     Args:
-        run_dirs: directories that ``llmb run`` has left.
-        whose: who hands in, and of which system; its availability is that which was declared
-            before where it is None.
+        run_dirs: directories of ``llmb run``.
+        whose: submitter and system; an availability of None means the availability declared
+            before.
         output: the folder of all submissions.
-        zip: write ``<bundle>.zip`` beside each bundle, too.
-        missing: why a precision was not handed in, by its name.
+        zip: also write ``<bundle>.zip`` beside each bundle.
+        missing: why a precision was not submitted, by the precision's name.
         key: a file with an ssh key to sign each bundle with.
-        evidence: a folder for large evidence, one file for each digest; bundles are without it.
+        evidence: a folder for large evidence, one file per digest, left out of the bundles.
 
     Returns:
         The folders of the bundles, one for each run directory.
 
     Raises:
-        UsageError: no such run, or another bundle in the way.
-        BundleRefusedError: a run that cannot be handed in: unfinished, debug, INVALID, altered or
+        UsageError: a run is missing, or another bundle is in the way.
+        BundleRefusedError: a run cannot be submitted: unfinished, debug, INVALID, altered or
             too large.
-        UnavailableError: a signature was asked for, and there is no ssh-keygen.
+        UnavailableError: ``key`` is given, and ssh-keygen is not installed.
     """
     folder = output / whose.submitter / whose.system
     _check_reasons(missing or {})
@@ -97,24 +97,24 @@ def package(
 
 
 def _without(bundle: Bundle, evidence: Path) -> Bundle:
-    """Return ``bundle`` without the large evidence, which is in the folder ``evidence`` then."""
+    """Return ``bundle`` without the large evidence, and write the evidence to its folder."""
     kept = elsewhere.put(evidence, bundle.files)
     return replace(bundle, files=kept)
 
 
 def sign(paths: Sequence[Path], key: Path, take: Take | None = None) -> list[Path]:
-    """Add a signature to each bundle at ``paths`` (folders or zips), and return them.
+    """Add a signature to each bundle at ``paths`` (folders or zips), and return the paths.
 
     Args:
         paths: the bundles.
         key: a file with an ssh key.
-        take: gives evidence that lies elsewhere, and stays there.
+        take: gives evidence that is stored elsewhere, and stays there.
 
     Raises:
-        UsageError: no such bundle, or a key that cannot be used.
-        BundleRefusedError: a bundle that does not verify: nothing is signed then.
-        EvidenceNotHereError: evidence lies elsewhere and was not to be had.
-        UnavailableError: there is no ssh-keygen.
+        UsageError: a bundle is missing, or the key cannot be used.
+        BundleRefusedError: a bundle does not verify; no bundle is signed then.
+        EvidenceNotHereError: evidence is stored elsewhere and could not be read.
+        UnavailableError: ssh-keygen is not installed.
     """
     signed = []
     for path in paths:
@@ -141,7 +141,7 @@ def is_bundle(path: Path) -> bool:
 
 @contextmanager
 def _writable(place: Path) -> Iterator[None]:
-    """Say in one line that something could not be written at ``place``."""
+    """Turn a write error at ``place`` into a one-line UsageError."""
     try:
         yield
     except OSError as error:
@@ -156,7 +156,7 @@ def submission_of(
     availability: submission.Availability | None = None,
     contact: str | None = None,
 ) -> Submission:
-    """Return who hands in and of which system, by the options of the command line.
+    """Return submitter and system, from the options of the command line.
 
     Raises:
         UsageError: an id that is no slug (``slug_fault``), or a name that is no line of text.
@@ -189,18 +189,18 @@ def submission_of(
 
 
 def _prepare(run_dir: Path, whose: Submission, elsewhere: bool) -> _Prepared:
-    """Return the checked bundle of ``run_dir``, or say why it cannot be handed in.
+    """Return the checked bundle of ``run_dir``, or raise an error with the obstacle.
 
     Args:
-        run_dir: where the run has left its files.
-        whose: who hands in.
-        elsewhere: large evidence goes elsewhere and does not count.
+        run_dir: the run's directory.
+        whose: submitter and system.
+        elsewhere: large evidence is stored elsewhere and does not count.
     """
     if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
     files = members.read_folder(run_dir, layout.is_known)
     if RECORD not in files:
-        log = members.read_folder(run_dir, LOG.__eq__)  # it stays there: no part of a bundle
+        log = members.read_folder(run_dir, LOG.__eq__)  # the log is no part of a bundle
         raise BundleRefusedError(f"{str(run_dir)!r} is not finished: {_last_words(log)}")
     record = parse_record(files[RECORD], str(run_dir / RECORD))
     files[layout.PAGE] = page.page_bytes(record)

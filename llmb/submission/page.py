@@ -1,8 +1,8 @@
 """The page for people inside a bundle, README.md: written from the record alone, and checked.
 
-Every word of the record is a stranger's and stands in a code span, where Markdown and HTML mean
-nothing. A page says of which version it is. To change what a page looks like, add a version: the
-pages of old bundles are written again as they were, to see that they are what the record says.
+Every word of the record is untrusted and stands in a code span, without meaning in Markdown or
+HTML. A page states its version. To change the look of pages, add a version: pages of old bundles
+are written again in the old version, and compared with the record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmb.records.finding import Finding, Level, Status, Verdict
 from llmb.records.run_record import RunRecord
 
 _LONGEST, _MOST = 300, 12
-#: What each verdict means (docs/rules.md).
+#: Meaning of each verdict (docs/rules.md).
 _MEANING = {
     Verdict.INVALID: "a blocking rule failed",
     Verdict.UNVERIFIED: "a blocking rule could not be observed",
@@ -32,7 +32,7 @@ def page_bytes(record: RunRecord) -> bytes:
 
 
 def fault(page: bytes, record: RunRecord) -> str | None:
-    """Return why ``page`` is not what llmb writes for ``record``, or None if it is."""
+    """Return why ``page`` differs from llmb's page for ``record``, or None if equal."""
     match = _VERSION.match(page)
     write = _PAGES.get(int(match.group(1))) if match else None
     if write is None:
@@ -41,7 +41,7 @@ def fault(page: bytes, record: RunRecord) -> str | None:
 
 
 def code(text: str) -> str:
-    """Return ``text`` of a stranger as a code span of Markdown: shown as it is, and inert."""
+    """Return untrusted ``text`` as a Markdown code span: shown unchanged, and inert."""
     shown = "".join(map(_shown, text))
     if len(shown) > _LONGEST:
         shown = shown[: _LONGEST - 3] + "..."
@@ -53,7 +53,7 @@ def code(text: str) -> str:
 
 
 def _shown(character: str) -> str:
-    # By the one database that is the same in every Python: a page must not depend on who makes it.
+    # Unicode 3.2 data are the same in every Python: a page must not depend on the Python version.
     kind = unicodedata.ucd_3_2_0.category(character)
     if character == " " or kind[0] in "LMNPS":
         return character
@@ -65,12 +65,12 @@ def _page_1(record: RunRecord) -> bytes:
 
 
 def _page_2(record: RunRecord) -> bytes:
-    """Return the page with the run that this one repeats, if it repeats one."""
+    """Return the page with the repeated run, if this run repeats a run."""
     return _page(2, record, _repeats(record))
 
 
 def _page_3(record: RunRecord) -> bytes:
-    """Return the page with what each matrix product was seen to keep."""
+    """Return the page with the measured precision of each matrix product."""
     return _page(3, record, _repeats(record), _recipe(record))
 
 
@@ -293,5 +293,5 @@ def _or_not(value: float | None, form: str) -> str:
     return "not measured" if value is None else format(value, form)
 
 
-#: Version -> who writes it. Versions are only added.
+#: Version -> writer of the page. Versions are only added.
 _PAGES: dict[int, Callable[[RunRecord], bytes]] = {1: _page_1, 2: _page_2, 3: _page_3}

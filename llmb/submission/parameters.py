@@ -1,6 +1,6 @@
-"""The second path over parameters: names and shapes of every family's model, written out again.
+"""The second path for parameters: names and shapes of every family's model, written out again.
 
-Neither ``llmb.workloads`` nor the reference is asked.
+Neither ``llmb.workloads`` nor the reference is used.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from llmb.errors import BundleRefusedError
 
-#: Parameter name -> shape, in the order in which the model has them.
+#: Parameter name -> shape, in the model's order.
 Parameters = dict[str, tuple[int, ...]]
 
-#: Layers of a model whose evidence is worth reading. The largest official one has 128.
+#: Most layers of a model with checked evidence. The largest official model has 128.
 _MOST_LAYERS = 4096
 
 
@@ -28,7 +28,7 @@ def parameters_of(family: str, sizes: Mapping[str, int]) -> Parameters:
     BERT have none.
 
     Raises:
-        BundleRefusedError: no such family, or more layers than any model that is benchmarked.
+        BundleRefusedError: the family is unknown, or has more layers than any benchmarked model.
         KeyError: a size is missing.
     """
     if sizes["num_hidden_layers"] > _MOST_LAYERS:
@@ -45,7 +45,7 @@ def parameters_of(family: str, sizes: Mapping[str, int]) -> Parameters:
 
 
 def outputs_of(family: str) -> tuple[str, str]:
-    """Return how the names of the matrices end through which a layer writes."""
+    """Return the name endings of the two matrices that end a layer's branches."""
     return {
         "llama": ("self_attn.o_proj.weight", "mlp.down_proj.weight"),
         "llama-ungated": ("self_attn.o_proj.weight", "mlp.down_proj.weight"),
@@ -55,7 +55,7 @@ def outputs_of(family: str) -> tuple[str, str]:
 
 
 def is_tied(family: str) -> bool:
-    """Tell whether the logits are made with the embedding of the tokens."""
+    """Tell whether the token embedding also makes the logits."""
     return not family.startswith("llama")
 
 

@@ -1,4 +1,4 @@
-"""What a record says of its ranks, held against what their workers left as evidence."""
+"""Checks a record's statements on ranks against the evidence of the ranks' workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmb.submission import rejudge
 
 
 def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    """Yield a sentence for everything in which ``record`` and the evidence contradict each other.
+    """Yield a sentence for each contradiction between ``record`` and the evidence of ranks.
 
-    That its ranks are as many as its mesh has is recomputed elsewhere, from the record alone.
+    The number of ranks is compared with the mesh in another check, from the record alone.
 
     Raises:
-        BundleRefusedError: evidence of ranks is not what this llmb writes.
+        BundleRefusedError: this llmb does not write such evidence of ranks.
     """
     ranks, nodes = record.topology.ranks, record.topology.nodes
     hosts = {rank.host for rank in ranks if rank.host}
@@ -41,7 +41,7 @@ def _is_told(rank: Rank) -> bool:
 def _differences(
     record: RunRecord, repeat: int, seen: tuple[evidence.RankEvidence, ...]
 ) -> Iterator[str]:
-    """Yield how the ranks of ``repeat`` differ from those of the record."""
+    """Yield the differences between the ranks of ``repeat`` and the record's ranks."""
     stated = record.topology.ranks
     if len(seen) != len(stated):
         yield f"repeat {repeat} had {len(seen)} ranks, the record has {len(stated)}"
@@ -56,7 +56,7 @@ def _differences(
             yield f"{where} was on {found.device!r} of host {found.host!r}, not as in the record"
         if headline and found.alone_s != said.alone_s:
             yield f"{where} took {found.alone_s} s for a step alone, in the record {said.alone_s}"
-        # Rank 0's fences are its supervisor's, and are compared with the window.
+        # The supervisor recorded rank 0's fences; another check compares them with the window.
         if headline and number > 0:
             if found.fence_ns[:count] != said.fence_ns:
                 yield f"{where} did not see the fences of the record"

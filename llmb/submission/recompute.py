@@ -1,7 +1,7 @@
-"""The second path: every derived number of a record, computed again from its raw values.
+"""The second path: every derived number of a record, computed again from the raw values.
 
-It shares no code with the first path (``llmb.measure``, ``llmb.workloads``), so that a defect or
-a forgery in one of them is found by the other. Definitions: docs/measuring.
+The second path shares no code with the first (``llmb.measure``, ``llmb.workloads``): a defect or a
+forgery in one path is found by the other. Definitions: docs/measuring.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmb.submission.recompute_work import compare_ceilings, compare_workload
 
 
 def mismatches(record: RunRecord) -> tuple[Mismatch, ...]:
-    """Return every field of ``record`` that its raw values contradict; none for an honest one."""
+    """Return every field of ``record`` that contradicts the raw values; none if honest."""
     comparison = RecordComparison()
     _compare_configuration(record, comparison)
     _compare_topology(record, comparison)
@@ -34,7 +34,7 @@ def _compare_configuration(record: RunRecord, comparison: RecordComparison) -> N
     comparison.expect("plugin.name", record.plugin.name, config.plugin)
     comparison.expect("plugin.options", record.plugin.options, dict(config.plugin_options))
     strict = record.class_ == "official" and not record.plugin.closed_components
-    strict = strict and bool(record.plugin.files)  # of nothing, nothing is known
+    strict = strict and bool(record.plugin.files)  # without files, strictness is unknown
     comparison.expect("plugin.strict", record.plugin.strict, strict)
     comparison.expect("precision.declared", record.precision.declared, config.precision.name)
     comparison.expect("timing.repeats", len(timing.repeats), config.repeats)
@@ -53,7 +53,7 @@ def _compare_topology(record: RunRecord, comparison: RecordComparison) -> None:
     comparison.expect("topology.world_size", topology.world_size, size)
     places = topology.nodes * topology.devices_per_node
     comparison.expect("topology.nodes x devices_per_node", places, size)
-    # As ranges and counts, never a list of `size` numbers: a stranger may claim a huge size.
+    # As ranges and counts, never a list of `size` numbers: a record may claim a huge size.
     ranks = [rank.rank for rank in topology.ranks]
     in_order = len(ranks) == size and ranks == list(range(len(ranks)))
     comparison.require("topology.ranks", ranks, in_order, f"0 to {size - 1}")
@@ -87,9 +87,9 @@ def _compare_search(record: RunRecord, comparison: RecordComparison) -> None:
 
 
 def _compare_rates(record: RunRecord, comparison: RecordComparison) -> None:
-    """Compare what is derived from throughput and work together."""
+    """Compare the fields that are derived from both throughput and work."""
     result, world = record.result, record.topology.world_size
-    # The stored throughput has been compared already: an error in it is named once, there.
+    # The stored throughput was compared before: its error is reported once, there.
     achieved = result.tokens_per_second * record.workload.flops_per_token
     unlike = bool(record.timing.step_tokens)  # sequences of another length in each step
     slow = record.config.precision.is_slow
@@ -109,7 +109,7 @@ def _compare_rates(record: RunRecord, comparison: RecordComparison) -> None:
 
 
 def link_mismatches(record: RunRecord, link: ReproductionOf) -> tuple[Mismatch, ...]:
-    """Return what of ``link``, to the bundle that is repeated, the record itself contradicts."""
+    """Return the fields of ``link`` (to the repeated bundle) that contradict the record."""
     comparison = RecordComparison()
     field, theirs = "reproduction_of", link.tokens_per_second
     more = 100 * (record.result.tokens_per_second / theirs - 1)

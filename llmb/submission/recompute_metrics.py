@@ -1,8 +1,8 @@
-"""The second path over ``result.metrics``: every figure of a document, again from bare stamps.
+"""The second path for ``result.metrics``: every figure of a document, again from bare stamps.
 
-Nothing of ``llmb.measure`` or ``llmb.workloads`` is asked. A record says all metrics that its raw
-values give, in order and by these formulas. Older records have none: those of llmb up to
-``_LAST_WITHOUT``. A record that says any is held to all of them, whatever made it.
+``llmb.measure`` and ``llmb.workloads`` are not used. A record has all metrics that its raw values
+give, in order and by these formulas. Records of llmb up to ``_LAST_WITHOUT`` may have no metrics.
+A record with any metric is checked for all metrics, whatever version made the record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "sequence_l
 
 @dataclass(frozen=True)
 class Expected:
-    """What a metric has to be."""
+    """The expected value of a metric. Example: ``tflops_per_device`` in TFLOP/s."""
 
     name: str
     value: float
@@ -32,16 +32,16 @@ class Expected:
 
 
 def compare_metrics(record: RunRecord, comparison: RecordComparison) -> None:
-    """Compare every metric of a record whose stamps, sizes and work have been compared already."""
+    """Compare every metric of a record; stamps, sizes and work must have been compared before."""
     stored = record.result.metrics
     if not stored and is_up_to(record.llmb_version, _LAST_WITHOUT):
         return
     if any(mismatch.field.startswith("timing.") for mismatch in comparison.mismatches):
-        return  # of other stamps than the repeats' own nothing can be made
+        return  # stamps other than the repeats' own give no metrics
     sizes = {name: record.workload.shapes.get(name) for name in _SIZES}
     whole = all(isinstance(size, int) and size > 0 for size in sizes.values())
     if not whole or record.config.mode.value != record.workload.mode:
-        return  # noted where sizes and mode are compared
+        return  # noted in the comparison of sizes and mode
     try:
         expected = list(_expected(record))
     except (OverflowError, ZeroDivisionError):
@@ -58,7 +58,7 @@ def compare_metrics(record: RunRecord, comparison: RecordComparison) -> None:
 
 
 def _document(record: RunRecord) -> str | None:
-    """Return the short name of the document that the workload is from, None for a user's own."""
+    """Return the short name of the workload's source document, None for a user's own workload."""
     name = record.config.workload
     if record.config.definition is not None or name not in OFFICIAL:
         return None
@@ -108,7 +108,7 @@ def _window_tokens(record: RunRecord) -> int:
 
 
 def _tokens_per_device(record: RunRecord) -> float:
-    """Return tokens a second of one device."""
+    """Return tokens per second and device."""
     return _window_tokens(record) * 1e9 / _window_ns(record.timing) / _devices(record)
 
 
@@ -128,7 +128,7 @@ def _size(record: RunRecord, name: str) -> int:
 
 
 def _work(record: RunRecord, document: str | None) -> Iterator[Expected]:
-    """Yield TFLOP/s by the count of the document, and what it is of a peak where it says so."""
+    """Yield TFLOP/s by the document's FLOP count, and the share of a peak for some documents."""
     counted, name = record.workload.flops_per_token, "gemm_full"
     if document == "llm-train-bench":
         heads = _size(record, "num_attention_heads")
@@ -136,7 +136,7 @@ def _work(record: RunRecord, document: str | None) -> Iterator[Expected]:
         square = _size(record, "num_hidden_layers") * width * _size(record, "sequence_length")
         counted, name = 6 * record.workload.parameters + 12 * square, "6n_full"
     elif record.config.workload.startswith("gpt-bench-"):
-        name = "megatron"  # without recomputation it is gemm_full for a GPT-2
+        name = "megatron"  # without recomputation equal to gemm_full for a GPT-2
     achieved = _tokens_per_device(record) * counted
     formula = f"tokens/s x FLOPs a token by {name} / devices / 1e12"
     yield Expected("tflops_per_device", achieved / 1e12, "TFLOP/s", formula)
@@ -189,7 +189,7 @@ def _node_hours(record: RunRecord) -> Expected:
 
 
 def _between_fences(timing: RepeatTiming) -> Iterator[tuple[int, int, int]]:
-    """Yield (first step, step after the last, nanoseconds) of each stretch of the window."""
+    """Yield (first step, step after the last, nanoseconds) of each part of the window."""
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     fences = zip(timing.fence_steps, timing.fence_ns, strict=True)
     inside = [fence for fence in fences if begin <= fence[0] <= end]

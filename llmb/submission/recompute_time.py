@@ -1,6 +1,6 @@
-"""The second path over stamps: window, headline repeat, throughput, interval, step times, energy.
+"""The second path for stamps: window, headline repeat, throughput, interval, step times, energy.
 
-Written for bare stamps and plain Python, on purpose unlike ``llmb.measure.statistics``.
+Written for bare stamps in plain Python, deliberately unlike ``llmb.measure.statistics``.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 _RESAMPLES = 5000
-#: 5000 x this many draws are what a verifier spends at most on a stranger's record.
+#: A verifier spends at most 5000 x this many draws on an untrusted record.
 _MOST_BLOCKS = 10_000
-#: Repeats of so many blocks, in the mean, are drawn by numpy where it is installed: 4,000 blocks in
-#: 1.5 s instead of 11.3 s. Few blocks take longer with it: 6 of them 0.15 s instead of 0.05 s.
+#: With at least this many blocks per repeat (mean), numpy draws if installed: 4,000 blocks take
+#: 1.5 s instead of 11.3 s. Few blocks take longer with numpy: 6 take 0.15 s instead of 0.05 s.
 _MANY_BLOCKS = 64
 _WORDS = 2**20
-#: And so many sequences of lengths of their own (seconds).
+#: Most sequences with lengths of their own to draw again (takes seconds).
 _MOST_SEQUENCES = 2_000_000
 _SHARED = tuple(RepeatTiming.model_fields)
 
 
 @dataclass(frozen=True)
 class RecomputedBlock:
-    """The stretch between two neighbouring fences of the window."""
+    """The part of the window between two neighbouring fences."""
 
     steps: int
     ns: int
@@ -46,7 +46,7 @@ class RecomputedBlock:
 
 
 def compare_timing(record: RunRecord, comparison: RecordComparison) -> bool:
-    """Compare everything that stamps alone decide; False where they are too broken to go on."""
+    """Compare the fields that stamps alone decide; return False if the stamps are too broken."""
     timing, result = record.timing, record.result
     tokens = record.workload.tokens_per_step
     sound = [
@@ -82,7 +82,7 @@ def compare_timing(record: RunRecord, comparison: RecordComparison) -> bool:
 
 
 def _is_sound(n: int, repeat: RepeatTiming, comparison: RecordComparison) -> bool:
-    """Check that the stamps of repeat ``n`` are a timeline with the stored window in it."""
+    """Check that the stamps of repeat ``n`` form a timeline that contains the stored window."""
     field = f"timing.repeats.{n}"
     steps, stamps = repeat.fence_steps, repeat.fence_ns
     lengths = (len(steps), len(stamps), len(repeat.fence_worker_ns))
@@ -104,7 +104,7 @@ def _is_sound(n: int, repeat: RepeatTiming, comparison: RecordComparison) -> boo
 def _has_sound_steps(
     n: int, repeat: RepeatTiming, record: RunRecord, comparison: RecordComparison
 ) -> bool:
-    """Check what repeat ``n`` says of single steps: how many tokens each has, and its prefill."""
+    """Check the single steps of repeat ``n``: tokens per step, and prefill."""
     field, steps = f"timing.repeats.{n}", repeat.warmup_steps + repeat.timed_steps
     tokens, most = repeat.step_tokens, record.workload.tokens_per_step
     fit = not tokens or (len(tokens) >= steps and min(tokens) >= 1 and max(tokens) <= most)
@@ -120,9 +120,9 @@ def _has_sound_steps(
 
 
 def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...] | None:
-    """Return the tokens of each step of repeat ``n`` where lengths follow from the steps' seeds.
+    """Return the tokens of each step of repeat ``n``, if lengths follow from the steps' seeds.
 
-    None where they are too many to be drawn again.
+    None if the steps are too many to draw again.
     """
     config, longest = record.config, record.workload.shapes.get("sequence_length")
     if not config.dynamic or not isinstance(longest, int) or longest < 1:
@@ -139,7 +139,7 @@ def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...] | None:
 
 
 def _within(repeat: RepeatTiming, tokens_per_step: int) -> int:
-    """Return the tokens of the window."""
+    """Return the number of tokens in the window."""
     steps = range(repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps)
     if repeat.step_tokens:
         return sum(repeat.step_tokens[step] for step in steps)
@@ -171,7 +171,7 @@ def _compare_interval(record: RunRecord, comparison: RecordComparison) -> None:
 def confidence_interval(
     per_repeat: Sequence[Sequence[RecomputedBlock]],
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of tokens per second, None where there is too little to tell.
+    """Return the 95 % interval of tokens per second, None with too few values.
 
     Two-stage bootstrap (repeats, then fence blocks within each) of the lower median; its standard
     deviation, corrected for few values, times Student's t, around the figure itself.
@@ -196,11 +196,11 @@ def _medians(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterator[float]
 
 
 def _medians_of_many(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterator[float]:
-    """Yield what ``_medians`` does, bit for bit: numpy's Mersenne Twister is Python's."""
+    """Yield the same values as ``_medians``, bit for bit: numpy's Mersenne Twister is Python's."""
     import numpy as np
 
     draw = _choices()
-    # Whole numbers: sums have no rounding. Those that a 64-bit sum cannot hold stay Python's.
+    # Integers: sums have no rounding. Values too large for a 64-bit sum stay Python integers.
     most = max(max(b.tokens, b.ns) for blocks in per_repeat for b in blocks)
     kind: type = np.int64 if most < 2**63 // _MOST_BLOCKS else object
     every: list[NDArray[Any]]
@@ -214,10 +214,10 @@ def _medians_of_many(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterato
 
 
 def _choices() -> Callable[[int], Indices]:
-    """Return what gives ``n`` indices below ``n``, as ``random.Random(0).choice`` draws them.
+    """Return a function that draws ``n`` indices below ``n``, like ``random.Random(0).choice``.
 
-    Each is the upper bits of a 32-bit word, as many as ``n`` has; words that give ``n`` or more are
-    passed over (CPython, Lib/random.py, ``_randbelow_with_getrandbits``).
+    An index is the upper bits of a 32-bit word, as many bits as ``n`` has; words that give ``n`` or
+    more are skipped (CPython, Lib/random.py, ``_randbelow_with_getrandbits``).
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""The second path over work: shapes, parameters, FLOPs, class of the run, attainable ceiling.
+"""The second path for work: shapes, parameters, FLOPs, class of the run, attainable ceiling.
 
-The official sizes and formulas are written out again here; ``llmb.workloads`` is not asked.
+The official sizes and formulas are written out again here; ``llmb.workloads`` is not used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
 _OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
 _LEAST_WINDOW_NS, _MOST_WARMUP = 5_000_000_000, 20
-#: More timed steps of a training are official only in windows of so many nanoseconds or less.
+#: Training with more timed steps is official only in windows of at most this many nanoseconds.
 _MOST_TIMED_STEPS, _FEW_NS = 60, 10_000_000_000
-#: Tokens of the prompt, and those that follow it.
+#: Tokens of the prompt, and new tokens.
 _OFFICIAL_SAMPLE = (6, 200)
 
 
@@ -58,13 +58,13 @@ def compare_workload(record: RunRecord, comparison: RecordComparison) -> None:
 
 
 def _sequences(record: RunRecord) -> int:
-    """Return the sequences of a step on all devices together."""
+    """Return the sequences per step on all devices together."""
     mesh = record.config.parallelism
     return record.config.batch_size * mesh.dp_replicate * mesh.dp_shard
 
 
 def _compare_tokens(record: RunRecord, length: int, comparison: RecordComparison) -> None:
-    """Compare the tokens of a step: every position, or in mode generate every new token."""
+    """Compare the tokens per step: every position, or in mode generate every new token."""
     tokens, config = record.workload.tokens_per_step, record.config
     generates = config.mode.value == "generate"
     new, prompt = config.new_tokens, config.prompt_length
@@ -79,7 +79,7 @@ def _compare_tokens(record: RunRecord, length: int, comparison: RecordComparison
 
 
 def _official(record: RunRecord) -> Official | None:
-    """Return what the workload of ``record`` is by its name, or by a user's own definition."""
+    """Return the workload of ``record``, by name, or by a user's own definition."""
     definition = record.config.definition
     if definition is None:
         return OFFICIAL.get(record.config.workload)
@@ -96,7 +96,7 @@ def _official(record: RunRecord) -> Official | None:
 
 
 def _is_size(name: str, size: int | float | str | None, usual: int | float | None) -> bool:
-    """Tell whether ``size`` can be one where the family's own default is ``usual``."""
+    """Tell whether ``size`` is valid, if the family's own default is ``usual``."""
     if name == "padding_idx":
         return size is None or isinstance(size, int)
     whole = isinstance(usual, int)
@@ -121,7 +121,7 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
     other = other or config.nonce is not None or config.constant_rate
     other = other or config.audit is AuditMode.OFF
     debug = changed or other or config.timed_steps < least
-    if record.rules_version != "2":  # earlier windows had no least length, and warm-up no most
+    if record.rules_version != "2":  # rules 2 had no limits of window and warm-up
         windows = [repeat.stop_ns - repeat.start_ns for repeat in record.timing.repeats]
         debug = (
             debug
@@ -135,7 +135,7 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
 
 
 def _matrices(record: RunRecord, sizes: dict[str, int]) -> Counter[tuple[int, int]]:
-    """Return how often a token is multiplied with a matrix of what inputs and outputs."""
+    """Return (inputs, outputs) of a matrix -> number of multiplications per token."""
     hidden, inner, layers = (
         sizes[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
     )
@@ -183,24 +183,24 @@ def _parameters(record: RunRecord, sizes: dict[str, int]) -> int:
 
 
 def _flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
-    """Return FLOPs per token, a multiply-add as two; training has a backward of two forwards."""
+    """Return FLOPs per token, a multiply-add as two; a backward pass counts as two forwards."""
     length, hidden = sizes["sequence_length"], sizes["hidden_size"]
     width = hidden // sizes["num_attention_heads"] * sizes["num_attention_heads"]
     scores, mixing = 2 * length * width, 2 * length * width  # Q K^T over the full square; P V
     products = 2 * sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
-    if record.config.mode.value == "generate":  # attention to the cache is not counted
+    if record.config.mode.value == "generate":  # attention on the cache is not counted
         return products
     passes = 3 if record.config.mode.value == "train" else 1
     return passes * (products + sizes["num_hidden_layers"] * (scores + mixing))
 
 
 def compare_ceilings(record: RunRecord, comparison: RecordComparison) -> None:
-    """Compare the attained rate of both ceilings with the products it was measured on."""
+    """Compare the attained rate of both ceilings with the measured products."""
     if record.ceilings is None:
         return
     for when, ceiling in (("before", record.ceilings.before), ("after", record.ceilings.after)):
         field = f"ceilings.{when}"
-        # A format whose products are FP32's, or that is emulated, is held against FP32.
+        # A format with FP32's products, or an emulated format, is compared with FP32.
         declared = record.config.precision
         fp32 = declared.products == FP32.name or not declared.native
         name = FP32.name if fp32 else declared.name
@@ -221,12 +221,12 @@ def compare_ceilings(record: RunRecord, comparison: RecordComparison) -> None:
 
 
 def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
-    """Return how often the model multiplies what: (direction, tokens, inputs, outputs) -> count."""
+    """Return the model's products: (direction, tokens, inputs, outputs) -> count."""
     sizes = {k: v for k, v in record.workload.shapes.items() if isinstance(v, int)}
     family = record.workload.family
     needed = {k for k, v in DEFAULTS.get(family, {}).items() if isinstance(v, int)}
     if not needed or not sizes.keys() >= needed - {"padding_idx"}:
-        return {}  # not shapes at all, which has been noted already
+        return {}  # invalid shapes were noted before
     if sizes["num_attention_heads"] < 1:
         return {}
     rows = _rows(record)
@@ -239,7 +239,7 @@ def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
 
 
 def _rows(record: RunRecord) -> int:
-    """Return how many tokens the model is given at once; of a sample, one of each sequence."""
+    """Return the model's tokens per call; in mode generate, one token of each sequence."""
     if record.config.mode.value == "generate":
         return record.config.batch_size
     mesh = record.config.parallelism
@@ -248,7 +248,7 @@ def _rows(record: RunRecord) -> int:
 
 
 def _best_product(ceiling: Ceiling) -> float | str | None:
-    """Return FLOP/s of the fastest product, None in a record of before squares were timed."""
+    """Return FLOP/s of the fastest product, None in a record older than the timing of squares."""
     if not ceiling.squares:
         return None
     cubes = [(square.size, square.size, square.size, square.at_once) for square in ceiling.squares]
@@ -262,7 +262,7 @@ def _best_product(ceiling: Ceiling) -> float | str | None:
 
 
 def _attained(ceiling: Ceiling) -> float | str:
-    """Return FLOP/s of all products of ``ceiling``, or what keeps it from having a rate."""
+    """Return FLOP/s of all products of ``ceiling``, or the reason for a missing rate."""
     flops, seconds = 0, 0.0
     for gemm in ceiling.gemms:
         if min(gemm.m, gemm.k, gemm.n, gemm.count) < 1 or gemm.best_s <= 0:

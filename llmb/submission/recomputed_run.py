@@ -1,8 +1,8 @@
-"""A bundle's run made again from its config, seed and nonce, for ``llmb verify --recompute``.
+"""Recomputes a bundle's run from config, seed and nonce, for ``llmb verify --recompute``.
 
-Nothing of the bundle is run or imported, and no plugin is loaded: ``replay_run`` makes the first
-weights, the tokens and the steps, ``reference_run`` the last step and the probes. Of the bundle's
-evidence only the numbers that are compared count, and the tokens that mode generate drew.
+No code of the bundle is run or imported, and no plugin is loaded. ``replay_run`` makes the first
+weights, the tokens and the steps; ``reference_run`` makes the last step and the probes. Only the
+compared numbers, and the tokens drawn in mode generate, are read from the bundle's evidence.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ from llmb.workloads.workload import Workload
 FP64 = Precision(name="FP64", bits=64, dtype="float64")
 Extent = Literal["quick", "full"]
 _MODEL = Evidence(evidence.MODEL, evidence.ModelEvidence.model_validate_json)
-#: Steps, or calls, that are made again where not all are asked for.
+#: Steps, or calls, to recompute unless all are requested.
 QUICK = 3
-#: Sums of learning rates by which weights, of deviation 0.02, stay near and hardly move.
+#: Sums of learning rates for which weights, of deviation 0.02, stay near and hardly move.
 _NEAR, _HARDLY = 1e-2, 1e-3
-#: A process that says nothing for so long is taken to hang.
+#: Seconds of silence after which a process counts as hanging.
 _LIMIT_S = 3600.0
 _RATES_LIMIT_S = 120.0
 _MOMENT_S = 0.5
-#: Bytes a parameter takes while the reference makes passes: of llama-1.4b it took 9.8 to 12.
+#: Bytes per parameter while the reference makes passes: llama-1.4b took 9.8 to 12.
 _REFERENCE_BYTES = 12
 #: A parameter in a module tree, such as ``weight[64, 384]:bfloat16``.
 _PARAMETER = re.compile(r"[\w.]+\[[0-9, ]*\]:\w+")
-#: Why the weights at the end are not known.
+#: Reasons why the weights at the end are unknown.
 _APART = "the weights have moved too far by then to be known"
 _BETWEEN = "the weights have moved since; --recompute full makes the steps between"
 _EMPTY = b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "  # a safetensors file without a tensor
@@ -82,25 +82,25 @@ _EMPTY = b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "  # a safetensors file witho
 
 @dataclass(frozen=True)
 class RecomputePlan:
-    """What is made again of a bundle's run, and what that takes."""
+    """The recomputed part of a bundle's run, and the needed memory."""
 
     config: RunConfig
-    #: Of each repeat, steps (calls, where nothing is trained) that are made, and all it had.
+    #: Per repeat: steps (calls, if the run trains nothing) to recompute, and steps of the run.
     steps: tuple[int, ...]
     all_steps: tuple[int, ...]
     need_bytes: int
     have_bytes: int
-    #: Why steps cannot be made again; None where they can.
+    #: Why steps cannot be recomputed; None if possible.
     why_no_steps: str | None
 
     @property
     def extent_text(self) -> str:
-        """How many steps are made again. Example: ``3 of 35 steps``."""
+        """Number of recomputed steps. Example: ``3 of 35 steps``."""
         what = "steps" if self.config.mode is Mode.TRAIN else "calls"
         return f"{sum(self.steps)} of {sum(self.all_steps)} {what}"
 
     def __str__(self) -> str:
-        """Say what is made again and which memory that needs."""
+        """Return the extent and the needed memory, for people."""
         need, have = self.need_bytes / 1e9, self.have_bytes / 1e9
         what = f"{self.extent_text}, the last step and the probes"
         return f"recompute: {what}: {need:.1f} GB of memory ({have:.1f} GB free)"
@@ -108,28 +108,28 @@ class RecomputePlan:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What was compared, and what was not."""
+    """The result of a recomputation."""
 
     compared: tuple[Compared, ...]
-    #: First weights that are the same bit for bit, of all.
+    #: Number of first weights that are equal bit for bit, and number of all.
     same_weights: tuple[int, int]
-    #: A sentence for what was not made again.
+    #: A sentence for each part that was not recomputed.
     left_out: tuple[str, ...]
     seconds: float
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """A sentence for each thing that was not computed from this seed and nonce."""
+        """A sentence for each value that does not follow from the run's seed and nonce."""
         return tuple(fault for one in self.compared for fault in one.faults)
 
 
 def plan(bundle: Bundle, record: RunRecord, extent: Extent) -> RecomputePlan:
-    """Return what is made again of a bundle that has passed all checks of its files.
+    """Return the recomputation plan of a bundle that has passed all checks of its files.
 
     Raises:
-        UnavailableError: it cannot be made again here.
-        NotEnoughMemoryError: it needs more memory than there is.
-        BundleRefusedError: its stream is longer or shorter than its window allows.
+        UnavailableError: the run cannot be recomputed here.
+        NotEnoughMemoryError: the recomputation needs more memory than available.
+        BundleRefusedError: the run's stream is longer or shorter than its window allows.
     """
     if record.config.data is not None:
         raise UnavailableError("recompute: the run's tokens are of files that no bundle holds")
@@ -165,7 +165,7 @@ def plan(bundle: Bundle, record: RunRecord, extent: Extent) -> RecomputePlan:
 
 
 def estimate_s(planned: RecomputePlan) -> float:
-    """Return about how many seconds the plan takes here, by a measurement of a few seconds."""
+    """Return the estimated seconds of the plan here, from a measurement of a few seconds."""
     config = planned.config.model_copy(
         update={"batch_size": planned.config.global_batch_size, "plugin_options": {"threads": 0}}
     )
@@ -183,11 +183,11 @@ def estimate_s(planned: RecomputePlan) -> float:
 def recompute(
     bundle: Bundle, record: RunRecord, planned: RecomputePlan, display: Display
 ) -> Recomputed:
-    """Make again what is ``planned`` and compare it with the evidence of ``bundle``.
+    """Recompute the ``planned`` part and compare the results with the evidence of ``bundle``.
 
     Raises:
-        BundleRefusedError: evidence is no sample of the workload, or not what llmb writes.
-        UnavailableError: the run left nothing that follows from the seeds alone.
+        BundleRefusedError: evidence is no sample of the workload, or llmb writes no such file.
+        UnavailableError: no value of the run follows from the seeds alone.
         RunFailedError: a process failed.
     """
     began = clock.now_ns()
@@ -220,19 +220,19 @@ def _named(one: Compared, repeat: int) -> Compared:
 
 @dataclass
 class _RepeatAgain:
-    """One repeat that is made again, in a folder of its own."""
+    """One recomputed repeat, in a folder of its own."""
 
     bundle: Bundle
     record: RunRecord
     planned: RecomputePlan
     number: int
-    #: How many steps, or calls.
+    #: Number of steps, or calls.
     count: int
     folder: Path
     display: Display
 
     def made(self, bench: Bench) -> Made:
-        """Let both processes work, and return what they show."""
+        """Run both processes, and return the results."""
         for name in ("evidence", "scratch"):
             (self.folder / name).mkdir()
         with (self.folder / "log").open("wb", buffering=0) as log:
@@ -283,10 +283,10 @@ class _RepeatAgain:
         return token_seed(seed, self.number, step, nonce)
 
     def _reach(self, bench: Bench, steps: int) -> tuple[int, bool, tuple[int, ...]]:
-        """Return what can be compared where ``steps`` are made.
+        """Return the comparable values if ``steps`` are recomputed.
 
-        That is how many steps honest runs stay together, whether the weights after ``steps`` are
-        near those of the last step, and the fences whose weights are known.
+        The values: the number of steps that honest runs stay together, whether the weights after
+        ``steps`` are near the last step's weights, and the fences with known weights.
         """
         if not bench.trains:
             return 0, True, ()
@@ -352,7 +352,7 @@ class _RepeatAgain:
         probed = _probed(bench)
         drawn = _draws(self.record, self._timing)
         digests = {audited.LIVE_WEIGHTS: weights}
-        if not bench.trains:  # the tokens that were drawn are numbers like others
+        if not bench.trains:  # drawn tokens are copied like other numbers
             digests[audited.GRADIENTS] = self._copy(audited.GRADIENTS)
             none = StepsEvidence(steps=(), pause_ns=0, longest_pause_ns=0)
             digests[audited.STEPS] = self._write(audited.STEPS, pretty_bytes(none))
@@ -370,7 +370,7 @@ class _RepeatAgain:
         )
 
     def _copy(self, name: str) -> str:
-        """Write a file of the bundle where a process reads numbers of it; return its digest."""
+        """Copy a file of the bundle to the folder a process reads; return the file's digest."""
         return self._write(name, self.bundle.files[evidence.path(self.number, name)])
 
     def _write(self, name: str, data: bytes) -> str:
@@ -380,10 +380,10 @@ class _RepeatAgain:
     def _done(
         self, module: str, order: ReplayOrder | ReferenceOrder, log: IO[bytes]
     ) -> dict[str, str]:
-        """Let a process carry ``order`` out; return the digests of the files it has written.
+        """Let a process execute ``order``; return the digests of the written files.
 
         Raises:
-            LlmbError: it failed, or said nothing for an hour.
+            LlmbError: the process failed, or was silent for an hour.
         """
         written = dict[str, str]()
         limit_s = max(_LIMIT_S, host_patience_s(self.planned.config))
@@ -404,14 +404,14 @@ class _RepeatAgain:
 
 @contextmanager
 def _child(name: str, log: IO[bytes]) -> Iterator[Child]:
-    """Give a process of llmb that loads no plugin."""
+    """Yield a process of llmb that loads no plugin."""
     with idle_waiting(), Child(f"llmb.processes.{name}", {}, log) as child:
         yield child
 
 
 def _here(record: RunRecord) -> RunConfig:
-    """Return the config of a run as this host computes it again, all ranks in one process."""
-    from llmb.plugin.builtin.products import faster_way_of  # takes torch
+    """Return the config to recompute a run on this host, with all ranks in one process."""
+    from llmb.plugin.builtin.products import faster_way_of  # imports torch
 
     config = record.config
     narrow = config.precision.dtype in ("bfloat16", "float16")
@@ -454,8 +454,8 @@ def _rate(bench: Bench, step: int) -> float:
 def _stores_plainly(bench: Bench) -> bool:
     """Tell whether modules hold the same parameters after post-processing as before.
 
-    Where rows of steps are there, their places tell that better. Of ranks that share a model a
-    fence reads the first one's part, whose elements are others than the whole model's.
+    If the evidence has rows of steps, the rows' indices answer the question better. If ranks share
+    a model, a fence reads the first rank's shard, with other elements than the full model.
     """
     if bench.facts.parallelism.is_shared:
         return False
@@ -466,13 +466,13 @@ def _stores_plainly(bench: Bench) -> bool:
 
 
 def _parameters(tree: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Return the modules with parameters in a module tree, and each parameter's name and shape."""
+    """Return a module tree's modules with parameters, and each parameter's name and shape."""
     found = ((path, _PARAMETER.findall(text)) for path, text in tree.items())
     return [(path, own) for path, own in found if own]
 
 
 def _why_no_steps(bench: Bench) -> str | None:
-    """Return why no step, or call, is made again; None where they are."""
+    """Return why no step, or call, is recomputed; None if steps are recomputed."""
     if bench.why_no_ledger is not None:
         return bench.why_no_ledger
     if not bench.trains and (bench.drawn is None or bench.read(LEDGER) is None):
@@ -481,7 +481,7 @@ def _why_no_steps(bench: Bench) -> str | None:
 
 
 def _calls(bench: Bench, record: RunRecord, repeat: int) -> tuple[CallToReplay, ...]:
-    """Return the calls of which there are rows, in order."""
+    """Return the calls with rows in the evidence, in order."""
     drawn, timing = bench.drawn, bench.timing
     if drawn is None or bench.trains:
         return ()
@@ -496,7 +496,7 @@ def _calls(bench: Bench, record: RunRecord, repeat: int) -> tuple[CallToReplay, 
 
 
 def _needed(config: RunConfig, workload: Workload) -> int:
-    """Return the bytes that the larger of the two processes needs."""
+    """Return the bytes of memory that the larger of the two processes needs."""
     load = Load(
         config.mode,
         cached=(config.prompt_length or 0) + (config.new_tokens or 0),
@@ -505,7 +505,7 @@ def _needed(config: RunConfig, workload: Workload) -> int:
     )
     own = needed_bytes(workload, config.precision, config.global_batch_size, load)
     passes = _REFERENCE_BYTES * parameter_count(workload.shape)
-    if config.mode is Mode.TRAIN:  # without a backward pass next to nothing is kept
+    if config.mode is Mode.TRAIN:  # without a backward pass almost nothing is kept
         wide = FP64 if config.precision.dtype == "float32" else FP32
         passes += 2 * activation_bytes(workload.shape, wide, config.global_batch_size)
     return max(own, passes)

@@ -1,4 +1,4 @@
-"""The audit of a bundle, judged again from its evidence and compared with the one it claims."""
+"""Judges a bundle's audit again from the evidence, and compares the result with the claim."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(bundle: Bundle, repeat: int, file: str, kind: type[_Kind]) -> _Kind:
     """Return evidence ``file`` of ``repeat`` as a ``kind``.
 
     Raises:
-        BundleRefusedError: it is missing, or not what this llmb writes.
+        BundleRefusedError: the file is missing, or this llmb does not write such a file.
     """
     path = evidence.path(repeat, file)
     return parse_model(kind, bundle.json(path), path)
@@ -51,15 +51,15 @@ def plugin_digests(bundle: Bundle) -> tuple[FileDigest, ...]:
 
 
 def judge(bundle: Bundle, record: RunRecord) -> Judgement:
-    """Return what the bundle's own evidence supports; all else is ``not_observed``.
+    """Return the judgement that the bundle's own evidence supports; the rest: ``not_observed``.
 
     Raises:
-        BundleRefusedError: evidence is missing, or not what this llmb writes.
+        BundleRefusedError: evidence is missing, or this llmb does not write such evidence.
     """
     if not record.timing.repeats:
         raise BundleRefusedError("the record has no repeat to judge")
     _check_optimizer(bundle, record)
-    # Whether the run's reference was this one is a check of its own (``verify``).
+    # ``verify`` checks separately whether the run used this reference.
     pinned = pins.pinned_digests()
     facts = facts_of(record, plugin_digests(bundle), pinned)
     try:
@@ -73,9 +73,9 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
 
 
 def other_draws(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    """Yield a sentence for each thing that does not follow from the seed and the nonces.
+    """Yield a sentence for each value that does not follow from the seed and the nonces.
 
-    Records of rules 2 and older have no nonce: what was looked at follows from nothing there.
+    Records of rules 2 and older have no nonce: sampled indices cannot be derived again.
     """
     timings = record.timing.repeats
     for n, timing in enumerate(timings):
@@ -97,14 +97,14 @@ def other_draws(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What was drawn for an audited step, as the evidence has it."""
+    """The drawn values of an audited step, from the evidence."""
 
     tokens: int
     looked_at: int
 
 
 def _drawn(bundle: Bundle, repeat: int) -> dict[int, _Drawn]:
-    """Return what was drawn for each audited step of ``repeat`` and for its last."""
+    """Return the drawn values of each audited step of ``repeat`` and of the last step."""
     found = {}
     if evidence.path(repeat, audited.STEPS) in bundle.files:
         steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
@@ -116,9 +116,9 @@ def _drawn(bundle: Bundle, repeat: int) -> dict[int, _Drawn]:
 
 
 def differences(claimed: Audit, judged: Audit) -> Iterator[str]:
-    """Yield a sentence for each way in which the ``claimed`` audit is not the one ``judged``.
+    """Yield a sentence for each difference between the ``claimed`` and the ``judged`` audit.
 
-    A finding of a rule that is only context (level NOTE) may say more than was judged here: it
+    A finding of a context rule (level NOTE) may claim more than this judgement: such a finding
     cannot change the verdict.
     """
     if claimed.rules_version != judged.rules_version:
@@ -138,7 +138,7 @@ def differences(claimed: Audit, judged: Audit) -> Iterator[str]:
 
 
 def _worded(findings: Sequence[Finding], audit: Audit) -> list[Finding]:
-    """Return ``findings`` as they are compared: later rules say an accusation in other words."""
+    """Return ``findings`` in comparable words: later rules changed the words of accusations."""
     if audit.rules_version == RULES_VERSION:
         return [*findings]
     return [

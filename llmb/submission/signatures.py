@@ -1,4 +1,4 @@
-"""Who signed a bundle: ssh signatures over its manifest, made and checked by ``ssh-keygen``.
+"""Signers of a bundle: ssh signatures over the manifest, made and checked by ``ssh-keygen``.
 
 A signature proves who vouches for the bundle id, never that the run was honest. Keys, agents and
 files of allowed signers are OpenSSH's own (ssh-keygen(1), "ALLOWED SIGNERS").
@@ -19,52 +19,52 @@ from llmb.records import members
 from llmb.records.bundle import SIGNATURES, Bundle, from_files
 from llmb.records.printable import printable
 
-#: What a signature of a bundle is made for: one made for anything else does not count.
+#: Namespace of bundle signatures: ssh-keygen rejects a signature made for another purpose.
 NAMESPACE = "llmb-bundle"
 _MAX_SIGNERS_BYTES = 2**20
 _MAX_PRINCIPALS = 16
 _TIMEOUT_S = 60
-#: Source: NIST SP 800-57 part 1, table 2: 128 bits of security take RSA of 3,072 bits.
+#: Source: NIST SP 800-57 part 1, table 2: 128 bits of security need RSA of 3,072 bits.
 _LEAST_RSA_BITS = 3072
-#: The one form ssh-keygen writes; it would read text around it, which nobody signed.
+#: The form that ssh-keygen writes; ssh-keygen would also read unsigned text around the form.
 _ARMOUR = re.compile(
     rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/=]{1,76}\n)+-----END SSH SIGNATURE-----\n"
 )
 _GOOD = re.compile(r'Good "llmb-bundle" signature (?:for .+ )?with (\S+) key (SHA256:\S+)')
 _PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+")
 _TOO_OLD = re.compile(r"(unknown|illegal) option")
-#: In a pattern of principals of ssh: any text, any character, not.
+#: Special characters in ssh's patterns of principals: any text, any character, not.
 _PATTERN = re.compile(rb"[*?!]")
 _BAD_LINE = re.compile(r":(\d+): (missing key|invalid key|bad .*|unable to parse .*)")
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A signature that fits the manifest, by the key that made it."""
+    """A signature that fits the manifest, and the key of the signature."""
 
-    #: The file in the bundle; its name is no evidence of anything.
+    #: The file in the bundle; the file name proves nothing.
     name: str
     key_type: str
     #: "SHA256:" and the digest of the public key, as every ssh tool prints it.
     fingerprint: str
-    #: Whose key it is, by the file of allowed signers; None where none was given or none fits.
+    #: The key's owner by the file of allowed signers; None without a file, or if no line fits.
     principal: str | None = None
-    #: Why there is no principal, None where there is one or no file was given.
+    #: Why the principal is unknown; None with a principal, or without a file.
     doubt: str | None = None
 
 
 def signers(bundle: Bundle, allowed: Path | bytes | None = None) -> tuple[Signature, ...]:
-    """Return every signature of ``bundle``, each over its manifest, intact, and by a strong key.
+    """Return every signature of ``bundle``, each over the manifest, intact, and by a strong key.
 
     Args:
-        bundle: as it was read.
-        allowed: a file of allowed signers, or its content, which says whose keys are whose.
+        bundle: the bundle as read.
+        allowed: a file of allowed signers, or the file's content: the owners of keys.
 
     Raises:
-        BundleRefusedError: one does not fit the manifest, is no signature for bundles, or is by a
+        BundleRefusedError: a signature does not fit the manifest, is not for bundles, or is by a
             weak key: DSA, or RSA of fewer than 3,072 bits.
-        UsageError: ``allowed`` cannot be read, is no such file, or lets anybody sign (``*``).
-        UnavailableError: there is something to check, and no ssh-keygen.
+        UsageError: ``allowed`` cannot be read, has another form, or lets anybody sign (``*``).
+        UnavailableError: signatures need a check, and ssh-keygen is not installed.
     """
     listed = None if allowed is None else _read_allowed(allowed)
     return tuple(
@@ -75,11 +75,11 @@ def signers(bundle: Bundle, allowed: Path | bytes | None = None) -> tuple[Signat
 def sign(bundle: Bundle, key: Path) -> Bundle:
     """Return ``bundle`` with one more signature, made with the ssh key in file ``key``.
 
-    A public key stands for the private one that an agent holds.
+    A public key stands for the private key in an ssh agent.
 
     Raises:
-        UsageError: the key cannot be used; the line says why.
-        UnavailableError: there is no ssh-keygen.
+        UsageError: the key cannot be used; the message gives the reason.
+        UnavailableError: ssh-keygen is not installed.
     """
     is_public = _is_public(key)
     done = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key)], bundle.manifest, wait=None)
@@ -95,7 +95,7 @@ def _checked(name: str, armour: bytes, bundle: Bundle, allowed: bytes | None) ->
     if _ARMOUR.fullmatch(armour) is None:
         raise BundleRefusedError(f"{name!r} is not in the form ssh-keygen writes")
     with tempfile.TemporaryDirectory(prefix="llmb-") as folder:
-        # By fixed names: nothing of a stranger's becomes a path or an argument.
+        # Fixed names: no text of an untrusted bundle becomes a path or an argument.
         signature = Path(folder, "signature")
         signature.write_bytes(armour)
         done = _ssh_keygen(
@@ -116,7 +116,7 @@ def _checked(name: str, armour: bytes, bundle: Bundle, allowed: bytes | None) ->
 
 
 def _weakness(armour: bytes) -> str | None:
-    """Return what is weak in the key of a signature that ssh-keygen has found intact, or None.
+    """Return the weakness of the key of an intact signature, or None.
 
     Source: OpenSSH, PROTOCOL.sshsig (six bytes ``SSHSIG``, a version, the public key, ...) and
     RFC 4253, section 6.6 (``ssh-rsa``: exponent, modulus), each part after its length in 4 bytes.
@@ -139,7 +139,7 @@ def _part(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _with_principal(found: Signature, signature: Path, listed: Path, bundle: Bundle) -> Signature:
-    """Return ``found`` with whose key it is: of several principals the bundle's own submitter."""
+    """Return ``found`` with the key's owner: the bundle's own submitter if several match."""
     files = ["-f", str(listed), "-s", str(signature)]
     done = _ssh_keygen(["find-principals", *files], b"")
     bad = _BAD_LINE.search(done.stderr.decode(errors="replace"))
@@ -167,7 +167,7 @@ def _read_allowed(allowed: Path | bytes) -> bytes:
             name = "the list"
     except (UsageError, BundleRefusedError) as error:
         raise UsageError(f"--signers: {error}") from None
-    # OpenSSH 9.2 takes an empty line for a signer without a key; the numbers of lines are kept.
+    # OpenSSH 9.2 takes an empty line for a signer without a key; "#" keeps the line numbers.
     lines = [line.strip() or b"#" for line in allowed.split(b"\n")]
     if all(line.startswith(b"#") for line in lines):
         raise UsageError(f"--signers: {name} lists nobody")
@@ -178,7 +178,7 @@ def _read_allowed(allowed: Path | bytes) -> bytes:
 
 
 def _is_public(key: Path) -> bool:
-    """Tell whether a file holds a public key; one that holds no key at all is refused here."""
+    """Tell whether a file holds a public key; a file without any key is refused here."""
     try:
         content = members.read_file(key, _MAX_SIGNERS_BYTES)
     except (UsageError, BundleRefusedError) as error:
@@ -211,7 +211,7 @@ def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
 def _ssh_keygen(
     arguments: list[str], message: bytes, wait: float | None = _TIMEOUT_S
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run ``ssh-keygen -Y`` over ``message``; without a time limit it may ask for a passphrase."""
+    """Run ``ssh-keygen -Y`` on ``message``; without a time limit, a passphrase may be asked."""
     program = shutil.which("ssh-keygen")
     if program is None:
         raise UnavailableError("signatures need ssh-keygen (OpenSSH 8.2 or newer): install it")

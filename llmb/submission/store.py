@@ -1,4 +1,4 @@
-"""Puts bundles on disk, each in one step: a crash leaves what was there, or what was to be."""
+"""Writes bundles to disk, each in one step: a crash leaves the old state or the new state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from llmb.submission.manifest import zip_bytes
 
 
 def zip_path(target: Path) -> Path:
-    """Return where the zip of the bundle in folder ``target`` lies."""
+    """Return the path of the zip of the bundle in folder ``target``."""
     return target.with_name(f"{target.name}.zip")
 
 
 def put(target: Path, bundle: Bundle, zip: bool) -> None:
-    """Write ``bundle`` as folder ``target``, and its zip if asked for or there already.
+    """Write ``bundle`` as folder ``target``, and the zip if requested or already on disk.
 
-    A folder that is there holds the same bundle: it gets the signatures that it lacks.
+    An existing folder holds the same bundle: only missing signatures are added.
     """
     if not target.exists():
         write_folder(target, bundle.files)
@@ -33,21 +33,21 @@ def put(target: Path, bundle: Bundle, zip: bool) -> None:
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write ``files`` as the folder ``target``, which does not exist, in one step."""
+    """Write ``files`` as the new folder ``target``, in one step."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".llmb-", dir=target.parent))
     try:
         for name, content in files.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).write_bytes(content)
-        draft.chmod(0o755)  # mkdtemp makes it the owner's alone
+        draft.chmod(0o755)  # mkdtemp lets only the owner read the folder
         os.rename(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_file(target: Path, content: bytes) -> None:
-    """Write ``content`` to ``target`` in one step, unless it holds that already."""
+    """Write ``content`` to ``target`` in one step, unless ``target`` has the content already."""
     if target.exists() and target.read_bytes() == content:
         return
     draft = target.with_name(f".{target.name}.new")

@@ -1,4 +1,4 @@
-"""Makes the index of a submitted system: which precisions were handed in, why others were not."""
+"""Makes the index of a submitted system: submitted precisions, and reasons for missing ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NO_REASON = "no run submitted"
 
 
 def existing_bundles(folder: Path) -> dict[str, str]:
-    """Return path below ``folder`` -> precision of every bundle that is there already.
+    """Return path below ``folder`` -> precision of every existing bundle.
 
     Raises:
-        BundleRefusedError: one of them is damaged.
+        BundleRefusedError: a bundle is damaged.
     """
     found = {}
     for manifest in _manifests(folder):
@@ -40,10 +40,10 @@ def existing_bundles(folder: Path) -> dict[str, str]:
 
 
 def with_availability(folder: Path, whose: Submission) -> Submission:
-    """Return ``whose`` with the availability that the index in ``folder`` declares, if it has none.
+    """Return ``whose``, with an availability of None replaced by the one in ``folder``'s index.
 
     Raises:
-        BundleRefusedError: the index that is there already cannot be read.
+        BundleRefusedError: the existing index cannot be read.
     """
     if whose.availability is not None or not (folder / INDEX).exists():
         return whose
@@ -53,11 +53,11 @@ def with_availability(folder: Path, whose: Submission) -> Submission:
 def make(
     folder: Path, whose: Submission, bundles: Mapping[str, str], reasons: Mapping[str, str]
 ) -> SystemIndex:
-    """Return the index of ``bundles`` (path -> precision); what was declared earlier is kept.
+    """Return the index of ``bundles`` (path -> precision); earlier declarations are kept.
 
     Raises:
-        UsageError: a reason is given for a precision that was handed in.
-        BundleRefusedError: the index that is there already cannot be read.
+        UsageError: a reason is given for a precision that was submitted.
+        BundleRefusedError: the existing index cannot be read.
     """
     for precision in reasons.keys() & set(bundles.values()):
         raise UsageError(f"--missing {precision}=...: a bundle in {precision} is there")
@@ -80,10 +80,10 @@ def make(
 
 
 def fault(path: Path) -> str | None:
-    """Return why the index in file ``path`` does not fit the bundles beside it, or None.
+    """Return why the index in file ``path`` does not fit the bundles in the folder, or None.
 
     Raises:
-        BundleRefusedError: it cannot be read.
+        BundleRefusedError: the index cannot be read.
     """
     index, folder = read_index(path), path.parent
     listed = {bundle for entry in index.precisions.values() for bundle in entry.bundles}
@@ -98,5 +98,5 @@ def _manifests(folder: Path) -> list[Path]:
 
 
 def index_bytes(index: SystemIndex) -> bytes:
-    """Return ``index`` as it is written to disk."""
+    """Return ``index`` as JSON bytes for the disk."""
     return pretty_bytes(index)

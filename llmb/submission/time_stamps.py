@@ -1,4 +1,4 @@
-"""The time stamps of a bundle, checked offline: do the tokens fit, and whose are they?"""
+"""The time stamps of a bundle, checked offline: do the tokens fit, and who made the tokens?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmb.records.time_stamp import START, STOP, AtStop, Token
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-#: Beside the submitters' folders: certificates of the authorities whose clocks count, in PEM.
+#: Beside the submitters' folders: PEM certificates of the authorities with trusted clocks.
 AUTHORITIES = "authorities.pem"
 _NAMES = (START, STOP)
 
@@ -24,14 +24,14 @@ def listed(path: Path) -> list[Certificate]:
     """Return the certificates in the file at ``path``.
 
     Raises:
-        BundleRefusedError: it cannot be read, or holds none.
+        BundleRefusedError: the file cannot be read, or holds no certificate.
         UnavailableError: the library that reads tokens is not installed.
     """
     return time_stamp.authorities(members.read_file(path), str(path))
 
 
 def has_any(bundle: Bundle, record: RunRecord) -> bool:
-    """Tell whether there is a time stamp, or a file that says it is one."""
+    """Tell whether the bundle has a time stamp, or a file named like a time stamp."""
     repeats = record.timing.repeats
     return any(repeat.time_stamps for repeat in repeats) or any(
         evidence.path(n, name) in bundle.files for n in range(len(repeats)) for name in _NAMES
@@ -39,10 +39,10 @@ def has_any(bundle: Bundle, record: RunRecord) -> bool:
 
 
 def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    """Yield a sentence for each way in which tokens and record do not fit together.
+    """Yield a sentence for each contradiction between tokens and record.
 
     Raises:
-        BundleRefusedError: a token cannot be read, or is over something else.
+        BundleRefusedError: a token cannot be read, or covers other data.
         UnavailableError: the library that reads tokens is not installed.
     """
     for n, timing in enumerate(record.timing.repeats):
@@ -56,7 +56,7 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
         if said is None or due != there:
             continue
         stop = timing.warmup_steps + timing.timed_steps
-        # The order of the first timed step was sent before the token was asked for.
+        # The first timed step was ordered before the token was requested.
         if not timing.warmup_steps < said.mixed_from < stop:
             yield f"repeat {n}: mixed in from step {said.mixed_from}, not within the window"
             continue
@@ -79,9 +79,9 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 def strangers(
     bundle: Bundle, record: RunRecord, certificates: Sequence[Certificate]
 ) -> Iterator[str]:
-    """Yield a sentence for each token that is not of an authority in ``certificates``.
+    """Yield a sentence for each token without an authority in ``certificates``.
 
-    The tokens have no ``faults``.
+    The tokens must have no ``faults``.
     """
     for n, timing in enumerate(record.timing.repeats):
         if timing.time_stamps is None:
@@ -95,10 +95,9 @@ def strangers(
 
 
 def bound(bundle: Bundle, record: RunRecord, certificates: Sequence[Certificate]) -> float | None:
-    """Return the tokens/s that the headline's window had at least, by an authority's clock.
+    """Return the least tokens/s of the headline's window, by an authority's clock.
 
-    None where a token is missing or has ``faults``, and where one is not of an authority in
-    ``certificates``.
+    None if a token is missing, has ``faults``, or has no authority in ``certificates``.
     """
     said = record.timing.repeats[record.timing.headline_repeat].time_stamps
     if said is None or not certificates or any(faults(bundle, record)):
@@ -107,7 +106,7 @@ def bound(bundle: Bundle, record: RunRecord, certificates: Sequence[Certificate]
 
 
 def described(bundle: Bundle, record: RunRecord) -> str:
-    """Return what the tokens say, for a reader; they have no ``faults``."""
+    """Return rates, times and authorities as text for a reader; tokens must have no ``faults``."""
     parts = []
     for n, timing in enumerate(record.timing.repeats):
         said = timing.time_stamps
@@ -143,7 +142,7 @@ def _tokens(
 def _messages(
     record: RunRecord, repeat: int, timing: RepeatTiming, said: TimeStamps
 ) -> dict[str, bytes]:
-    """Return what each token of a repeat has to be over."""
+    """Return the data that each token of a repeat must cover."""
     run_id = record.run_id
     found = {START: time_stamp.start_message(run_id, repeat, timing.nonce or "")}
     if said.stop_utc is not None:

@@ -1,7 +1,7 @@
-"""The whole folder of submissions, and what a change to it may do: whose files, in which places.
+"""Checks the folder of all submissions, and changes to the folder: owners and permitted paths.
 
-A pull request is judged by the llmb, the rules and the owners of the commit that it changes (the
-*base*): nothing that it brings decides about itself. git is asked for names and digests alone.
+The llmb, the rules and the owners of the changed commit (the *base*) judge a pull request: no part
+of a pull request decides about itself. git is asked for names and digests alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llmb.submission.owners import OWNERS, OwnerLine
 from llmb.submission.time_stamps import AUTHORITIES
 from llmb.submission.verify import Verification, verify_bundle
 
-#: Files beside the submitters' folders; those that ``llmb report`` makes may come with any change.
+#: Files beside the submitters' folders; any change may include the files ``llmb report`` makes.
 MADE = ("leaderboard.html", "leaderboard.md")
 BESIDE = ("README.md", OWNERS, RECOMPUTED, AUTHORITIES, *MADE)
 _GIT_S = 120
@@ -39,47 +39,47 @@ _GIT_S = 120
 
 @dataclass(frozen=True)
 class TreeFault:
-    """What is wrong, and where: a path below the folder of submissions, or of a bundle there."""
+    """A fault and its place: a path below the folder of submissions, or in one of its bundles."""
 
     path: str
     reason: str
-    #: True where nothing speaks against it: its evidence lies elsewhere and was not to be had.
+    #: True if the bundle shows no fault, but its evidence is stored elsewhere and out of reach.
     is_unread: bool = False
 
 
 @dataclass(frozen=True)
 class TreeVerification:
-    """A folder of submissions as it was looked at."""
+    """The result for a folder of submissions."""
 
     faults: tuple[TreeFault, ...]
-    #: Path of each bundle that could be read and its checks: those that are new where the tree was
-    #: compared with a base, else all.
+    #: Path of each readable bundle and the bundle's checks: only new bundles if the tree was
+    #: compared with a base, else all bundles.
     bundles: Mapping[str, Verification] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a tree: path below it -> git's digest of the content; and its owners."""
+    """The files of a tree: path below the tree -> git's digest of the content; and the owners."""
 
     blobs: Mapping[str, str]
-    #: Path -> what is there instead of a plain file.
+    #: Path -> kind of an entry that is no plain file.
     odd: Mapping[str, str]
     owners: tuple[OwnerLine, ...]
 
     @property
     def bundles(self) -> frozenset[str]:
-        """Paths of the folders of bundles."""
+        """Paths of the bundles' folders."""
         parts = (path.split("/") for path in self.blobs)
         return frozenset("/".join(p[:4]) for p in parts if len(p) >= 5)
 
     @property
     def submitters(self) -> frozenset[str]:
-        """Who has a folder, or is listed as an owner."""
+        """Submitters with a folder, or listed as an owner."""
         folders = {path.partition("/")[0] for path in self.blobs if "/" in path}
         return frozenset(folders | {name for line in self.owners for name in line.owners})
 
     def accounts(self, submitter: str) -> frozenset[str]:
-        """Return who may take bundles of ``submitter`` away."""
+        """Return the accounts that may remove bundles of ``submitter``."""
         lines = [line for line in self.owners if submitter in line.owners]
         return frozenset(account for line in lines for account in line.accounts)
 
@@ -87,19 +87,19 @@ class _Files:
 def verify_tree(
     tree: Path, base: str | None = None, author: str | None = None, take: Take | None = None
 ) -> TreeVerification:
-    """Return what is wrong with the folder of submissions ``tree``, or with a change to it.
+    """Return the faults of the folder of submissions ``tree``, or of a change to the folder.
 
     Args:
-        tree: the folder; the files as they lie there count, committed or not.
-        base: a commit of the repository that ``tree`` lies in. Only what differs from it is
-            judged, by the owners that it lists; None judges the whole folder.
-        author: the account that asks for the change; it may take away bundles of an owner who
-            lists it.
-        take: gives evidence that lies elsewhere.
+        tree: the folder; files on disk count, committed or not.
+        base: a commit of the repository with ``tree``. Only differences from the commit are
+            judged, by the owners that the commit lists; None judges the full folder.
+        author: the account that asks for the change; the account may remove bundles of an owner
+            who lists the account.
+        take: gives evidence that is stored elsewhere.
 
     Raises:
-        UsageError: there is no folder ``tree``, it lies in no repository, or there is no ``base``.
-        UnavailableError: ``base`` is given and there is no git.
+        UsageError: folder ``tree`` is missing or in no repository, or ``base`` does not exist.
+        UnavailableError: ``base`` is given, and git is not installed.
     """
     if not tree.is_dir():
         raise UsageError(f"there is no folder {str(tree)!r}")
@@ -151,7 +151,7 @@ def _owners_of(tree: Path, faults: list[TreeFault]) -> tuple[OwnerLine, ...]:
 
 
 def _blob(path: Path) -> str:
-    """Return git's digest of a file: sha1 over its kind, size and content."""
+    """Return git's digest of a file: sha1 over kind, size and content."""
     found = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(2**20):
@@ -165,7 +165,7 @@ def _base(tree: Path, base: str) -> _Files:
     commit = _git(tree, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
     if commit is None:
         raise UsageError(f"--base {base!r} is no commit of the repository of {str(tree)!r}")
-    # The tree of the folder that git runs in: all of it, and not what lies below its own path.
+    # The tree of the folder that git runs in, in full: --full-tree keeps git from a sub-path.
     listed = _git(tree, "ls-tree", "-r", "-z", "--full-tree", f"{commit.decode().strip()}:./")
     blobs: dict[str, str] = {}
     for line in (listed or b"").split(b"\0")[:-1]:
@@ -178,7 +178,7 @@ def _base(tree: Path, base: str) -> _Files:
 
 
 def _git(folder: Path, *words: str) -> bytes | None:
-    """Run git in ``folder`` with nothing of the repository's own settings that starts a program."""
+    """Run git in ``folder`` without repository settings that could start a program."""
     safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
     try:
         done = subprocess.run(
@@ -191,11 +191,11 @@ def _git(folder: Path, *words: str) -> bytes | None:
     return None if done.returncode else done.stdout
 
 
-# -- what is where ---------------------------------------------------------------------------------
+# -- permitted paths -------------------------------------------------------------------------------
 
 
 def _places(head: _Files) -> Iterator[TreeFault]:
-    """Yield what lies where no submission has a file."""
+    """Yield entries at paths where no submission has a file."""
     for path, what in sorted(head.odd.items()):
         yield TreeFault(path, f"is {what}: submissions are plain files in folders")
     strangers: set[str] = set()
@@ -214,7 +214,7 @@ def _places(head: _Files) -> Iterator[TreeFault]:
 
 
 def _indexes(tree: Path, head: _Files) -> Iterator[TreeFault]:
-    """Yield indexes of systems that do not list exactly the bundles beside them."""
+    """Yield indexes of systems that do not list exactly the bundles in the same folder."""
     for path in sorted(p for p in head.blobs if p.count("/") == 2 and p.endswith(f"/{INDEX}")):
         try:
             reason = system_index.fault(tree / path)
@@ -236,7 +236,7 @@ def _misplaced(parts: list[str]) -> str | None:
     return None if len(parts) >= 5 else "lies outside of every bundle"
 
 
-# -- what a change may do --------------------------------------------------------------------------
+# -- permitted changes -----------------------------------------------------------------------------
 
 
 def _changed_files(before: _Files, head: _Files) -> list[str]:
@@ -245,16 +245,17 @@ def _changed_files(before: _Files, head: _Files) -> list[str]:
 
 
 def _changed(before: _Files, head: _Files) -> frozenset[str]:
-    """Return the paths of bundles in which any file differs."""
+    """Return the paths of bundles with a changed file."""
     parts = (path.split("/") for path in _changed_files(before, head))
     return frozenset("/".join(p[:4]) for p in parts if len(p) >= 5)
 
 
 def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeFault]:
-    """Yield what a change from ``before`` to ``head`` may not do.
+    """Yield forbidden parts of a change from ``before`` to ``head``.
 
-    Anybody may add bundles that their owner has signed, with the index of their system. All else in
-    an owner's folder is for the owner's accounts: a junk signature would get a bundle refused.
+    Anybody may add bundles that the owner has signed, with the index of the bundles' system. Only
+    the owner's accounts may change the rest of an owner's folder: a junk signature would get a
+    bundle refused.
     """
     changed = _changed_files(before, head)
     touched = sorted({path.partition("/")[0] for path in changed if "/" in path})
@@ -323,11 +324,11 @@ def _bundle(
     checked: dict[str, Verification],
     take: Take | None,
 ) -> Iterator[TreeFault]:
-    """Yield what is wrong with the bundle at ``path``; note its checks in ``checked``."""
+    """Yield the faults of the bundle at ``path``; store the checks in ``checked``."""
     if f"{path}/{MANIFEST}" not in head.blobs:
         return
     submitter, system = path.split("/")[:2]
-    # A new owner's key comes with the change; of one who was there the base's keys count.
+    # A new owner's key comes with the change; for a known owner the base's keys count.
     lines = known.owners if submitter in known.submitters else head.owners
     keys = [line.text for line in lines if submitter in line.owners]
     try:

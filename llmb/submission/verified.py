@@ -1,11 +1,11 @@
 """Results of verification, kept from one ``llmb report`` to the next in the user's cache folder.
 
-A result is kept under a digest of all that it depends on: the bundle id (so every byte that was
-read, since reading compares the digests), the signatures, and this llmb's own files. Whoever can
-write to the folder can say of a bundle what he likes, to this user alone.
+A result's key is a digest of every input: the bundle id (and hence every byte read, because reading
+compares the digests), the signatures, and this llmb's own files. A person who can write to the
+folder can fake any bundle's result, but for this user alone.
 
-Evidence that lies elsewhere was read whole for its result. Later its places are asked whether they
-have it, by name and size: what they give now changes nothing of a result about these digests.
+Evidence stored elsewhere was read in full for the result. Later the places are only asked for the
+evidence by name and size: their present content cannot change a result about the same digests.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from llmb.submission.clashes import Content
 from llmb.submission.elsewhere import EvidencePlaces
 from llmb.submission.verify import verify_bundle
 
-#: All results together: 50,000 of 3 kB. Then the oldest go, until half of it is left.
+#: All results together: 50,000 of 3 kB. Above the limit the oldest are deleted, down to half.
 MAX_CACHE_BYTES = 128 * 2**20
-#: One result; a larger one, such as a long message, is made again each time.
+#: One result; a larger result, such as one with a long message, is computed again each time.
 MAX_RESULT_BYTES = 64 * 2**10
 
 
 class Verified(Frozen):
-    """What a ranking needs to know of a verification."""
+    """The part of a verification that a ranking needs."""
 
-    #: Name and message of the first check that failed, None where every check passed.
+    #: Name and message of the first failed check, None if every check passed.
     fault: str | None
-    #: Fingerprints of the keys that signed; none where no signature could be checked.
+    #: Fingerprints of the signing keys; empty if no signature could be checked.
     signers: frozenset[str]
     content: Content
 
@@ -48,7 +48,7 @@ def verified(bundle: Bundle) -> Verified:
     """Return the result of every check of ``bundle``.
 
     Raises:
-        BundleRefusedError: its record cannot be read.
+        BundleRefusedError: the record cannot be read.
     """
     verification = verify_bundle(bundle)
     failed = [f"{check.name}: {check.message}" for check in verification.checks if not check.ok]
@@ -60,7 +60,7 @@ def verified(bundle: Bundle) -> Verified:
 
 
 def usual_folder() -> Path | None:
-    """Return where results are kept: below XDG_CACHE_HOME, or ~/.cache; None without a home."""
+    """Return the folder of results: below XDG_CACHE_HOME, or ~/.cache; None without a home."""
     base = environment().get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base, "llmb", "verified")
@@ -70,25 +70,26 @@ def usual_folder() -> Path | None:
 
 @dataclass
 class Cache:
-    """Results of earlier verifications in ``folder``; None keeps nothing.
+    """Results of earlier verifications in ``folder``; None keeps no results.
 
-    Several processes may use one folder: a file is written beside its place and moved there. What
-    cannot be read, written or understood is no error: then the bundle is verified again.
+    Several processes may use one folder: a file is written under a temporary name and then renamed.
+    An entry that cannot be read, written or parsed is no error: the bundle is verified again.
     """
 
     folder: Path | None
-    #: Where evidence lies that is not in the bundles.
+    #: Places of evidence that is not in the bundles.
     places: EvidencePlaces | None = None
-    #: Of the files in the folder, as far as this process knows; None before it has looked.
+    #: Bytes of the files in the folder, as far as this process knows; None before the first look.
     _bytes: int | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def verified(self, bundle: Bundle) -> Verified:
-        """Return the result of every check of ``bundle``, from the cache where it is there.
+        """Return the result of every check of ``bundle``, from the cache if possible.
 
         Raises:
-            BundleRefusedError: its record cannot be read; that is never kept.
-            EvidenceNotHereError: evidence lies elsewhere, and no place has it; never kept either.
+            BundleRefusedError: the record cannot be read; a refusal is never cached.
+            EvidenceNotHereError: evidence is stored elsewhere, and no place has the evidence;
+                never cached either.
         """
         if self.folder is None:
             return verified(self._whole(bundle))
@@ -96,7 +97,7 @@ class Cache:
         found = _load(path)
         if found is None or not self._is_here(bundle):
             found = verified(self._whole(bundle))
-            # Without ssh-keygen nobody has looked at the signatures: next time there may be one.
+            # Without ssh-keygen the signatures are unchecked: next time ssh-keygen may exist.
             if bool(found.signers) == bool(bundle.signatures):
                 self._store(path, found.model_dump_json().encode())
         return found
@@ -133,7 +134,7 @@ def _key(bundle: Bundle) -> str:
 
 @cache
 def _verifier() -> str:
-    """Return a digest of what verifies: llmb's version and files, and Python."""
+    """Return a digest of the verifier: llmb's version and files, and Python."""
     digest = hashlib.sha256(f"{llmb.__version__}\n{sys.version}\n".encode())
     root = Path(llmb.__file__).parent
     for path in sorted(root.rglob("*")):
@@ -169,7 +170,7 @@ def _size(folder: Path) -> int:
 
 
 def _trim(folder: Path, most: int) -> int:
-    """Remove the oldest results until those left have at most ``most`` bytes; return how many."""
+    """Remove the oldest results until at most ``most`` bytes are left; return the bytes left."""
     with os.scandir(folder) as entries:
         stats = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
     total = sum(stat.st_size for stat, _ in stats)

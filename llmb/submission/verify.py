@@ -1,4 +1,4 @@
-"""What a stranger can check of a bundle, offline: is this run what it says it is?"""
+"""Offline checks of a bundle, for any reader: does the evidence support the record?"""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
 
 _SHOWN = 5
-#: Files for people to read as they are; a byte of them that is neither text, tab nor end of line.
+#: Text files for people, and the bytes no text file may hold: control bytes except tab and newline.
 _TEXTS, _CONTROL = (".diff", ".md", ".txt"), re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-#: Up to this version of llmb the manifest did not say whose a bundle is.
+#: Last version of llmb with a manifest that does not name the bundle's owner.
 _LAST_WITHOUT_OWNER = "0.1.0"
-#: Lines of a diff: its time grows with those of one side times those of the other. The worst two
-#: diffs within it took 1.2 s together, those of 5,000 lines 6 s. A trillion parameters: 1,500.
+#: Lines of a diff: the time grows with the product of both sides' lines. The worst two diffs
+#: within the limit took 1.2 s together, with 5,000 lines 6 s. A trillion parameters: 1,500 lines.
 _MOST_LINES = 3000
-#: Said of a check that failed by an error of its own: a defect of llmb, and still a refusal.
+#: Message of a check that failed by an unexpected error: a defect of llmb, and still a refusal.
 UNFORESEEN = "what is there cannot be checked"
 
-#: Rules of the first bundles: of them only a few could be observed, so they claim little.
+#: Rules of the first bundles: few of the rules could be observed, so the verdicts claim little.
 _OLD_RULES = "1"
 _OLD_VERDICTS = (Verdict.UNVERIFIED, Verdict.INVALID)
 
 
 @dataclass(frozen=True)
 class VerifyCheck:
-    """One thing that was looked at, and how it was found."""
+    """One check, and the outcome."""
 
     name: str
     ok: bool
@@ -55,19 +55,19 @@ class VerifyCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """A bundle that could be read, and every check of it."""
+    """A readable bundle, and the outcome of every check."""
 
     bundle_id: str
     record: RunRecord
     checks: tuple[VerifyCheck, ...]
-    #: What no other bundle may have.
+    #: Content that no other bundle may have.
     content: Content
-    #: Who signed; empty where nobody did, or where no signature could be checked.
+    #: Signatures found; empty for an unsigned bundle, or if no signature could be checked.
     signatures: tuple[Signature, ...] = ()
 
     @property
     def provenance(self) -> Provenance:
-        """Who made it, and whether this llmb runs its workload."""
+        """Who made the bundle, and whether this llmb runs the bundle's workload."""
         return provenance(self.record)
 
     @property
@@ -77,7 +77,10 @@ class Verification:
 
     @property
     def headline(self) -> str:
-        """The result in one line, with everything that qualifies it."""
+        """The result in one line, with precision, class of the run and verdict.
+
+        Example: ``llama-1.4b train BF16: 1,234.5 tokens/s, official, CONSISTENT``.
+        """
         record = self.record
         precision = record.precision.effective or f"{record.precision.declared} declared"
         return (
@@ -89,21 +92,21 @@ class Verification:
 
 @dataclass(frozen=True)
 class Case:
-    """What the checks look at."""
+    """The input of the checks."""
 
     bundle: Bundle
     record: RunRecord
 
     @property
     def judged(self) -> Judgement:
-        """What the evidence supports, by the rules of this llmb."""
+        """The judgement that the evidence supports, by the rules of this llmb."""
         if isinstance(self._judged, BundleRefusedError):
             raise self._judged
         return self._judged
 
     @cached_property
     def _judged(self) -> Judgement | BundleRefusedError:
-        # A refusal, too, is come by once.
+        # A refusal is cached, too.
         try:
             return rejudge.judge(self.bundle, self.record)
         except BundleRefusedError as error:
@@ -120,17 +123,18 @@ def verify(
 
     Args:
         path: the bundle.
-        allowed: a file of allowed signers in the format of ssh: one of them must have signed.
-        take: gives evidence that lies elsewhere.
-        authorities: certificates in PEM: time stamps must be of these authorities.
+        allowed: a file of allowed signers in ssh's format: an allowed signer must have signed.
+        take: gives evidence that is stored elsewhere.
+        authorities: certificates in PEM: time stamps must come from the listed authorities.
 
     Raises:
-        UsageError: there is nothing to read at ``path`` or ``allowed``.
-        BundleRefusedError: it is not sound enough to be checked: files, digests or record; or
-            there are no certificates in ``authorities``.
-        EvidenceNotHereError: evidence lies elsewhere, and nobody said where, or it is not there.
-        UnavailableError: a signer is asked for, and there is no ssh-keygen; or authorities are, and
-            rfc3161-client is not installed.
+        UsageError: ``path`` or ``allowed`` has nothing to read.
+        BundleRefusedError: files, digests or record are too damaged for the checks; or
+            ``authorities`` has no certificates.
+        EvidenceNotHereError: evidence is stored elsewhere, and ``take`` is missing or cannot find
+            the evidence.
+        UnavailableError: ``allowed`` is given and ssh-keygen is missing; or ``authorities`` is
+            given and rfc3161-client is not installed.
     """
     return verify_bundle(read_bundle(path, take), allowed, authorities)
 
@@ -138,11 +142,11 @@ def verify(
 def verify_bundle(
     bundle: Bundle, allowed: Path | bytes | None = None, authorities: Path | None = None
 ) -> Verification:
-    """Return every check of ``bundle``, whose files and digests have been compared on reading.
+    """Return every check of ``bundle``; reading has already compared files and digests.
 
     Raises:
-        BundleRefusedError: its record cannot be read.
-        UsageError, UnavailableError: as ``verify``. EvidenceNotHereError: it is not whole.
+        BundleRefusedError: the record cannot be read.
+        UsageError, UnavailableError: as ``verify``. EvidenceNotHereError: evidence is missing.
     """
     completed(bundle, None)
     record = bundle.record()
@@ -168,7 +172,7 @@ def verify_bundle(
 
 
 def _owner(bundle: Bundle, record: RunRecord) -> VerifyCheck:
-    """Check that a bundle says whose it is; that it is true, only a signature can tell."""
+    """Check that a bundle names its owner; only a signature can prove the owner."""
     whose = bundle.submission
     if whose is not None:
         name = f" ({whose.organisation})" if whose.organisation else ""
@@ -185,10 +189,10 @@ def _owner(bundle: Bundle, record: RunRecord) -> VerifyCheck:
 def _signatures(
     bundle: Bundle, allowed: Path | bytes | None
 ) -> tuple[VerifyCheck, tuple[Signature, ...]]:
-    """Check who signed; without ``allowed`` a signature says by which key, and not whose it is.
+    """Check the signatures; without ``allowed`` a signature shows a key, not the key's owner.
 
-    With ``allowed`` the bundle's own submitter must have signed: somebody else who is allowed to
-    sign bundles of their own is not enough.
+    With ``allowed`` the bundle's own submitter must have signed: a signature by another allowed
+    signer is not enough.
     """
     count = len(bundle.signatures)
     try:
@@ -227,7 +231,7 @@ def _run(name: str, faults: _Faults, case: Case) -> VerifyCheck:
     except BundleRefusedError as error:
         found = [str(error)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Nothing a stranger sends may pass because a check could not cope with it.
+        # A bundle must not pass because a check could not handle its content.
         found = [f"{UNFORESEEN} ({type(error).__name__})"]
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     said = "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
@@ -237,8 +241,8 @@ def _run(name: str, faults: _Faults, case: Case) -> VerifyCheck:
 
 
 def _seed(record: RunRecord, said: SeedCommitment) -> VerifyCheck:
-    """Check what is committed to; who did so, and when, only the publication itself can tell."""
-    # By the documented formula, not the code that accepted the commitment before the run.
+    """Check the committed seed; only the publication itself can prove author and time."""
+    # By the documented formula, independent of the code that accepted the commitment.
     given = hashlib.sha256(b"llmb-seed:%d:%b" % (said.seed, said.salt.encode())).hexdigest()
     found = []
     if given != said.commitment:
@@ -251,7 +255,7 @@ def _seed(record: RunRecord, said: SeedCommitment) -> VerifyCheck:
 
 
 def _reproduction(record: RunRecord, link: ReproductionOf) -> VerifyCheck:
-    """Check the link to a bundle that is repeated; whether it is true, that bundle can tell."""
+    """Check the link to the repeated bundle; only that bundle can prove the link true."""
     found = [str(wrong) for wrong in link_mismatches(record, link)]
     holds = (
         f"repeats bundle {link.bundle_id}, {link.difference_percent:+.2f} % of its tokens/s; "
@@ -261,7 +265,7 @@ def _reproduction(record: RunRecord, link: ReproductionOf) -> VerifyCheck:
 
 
 def _time_stamps(case: Case, authorities: Path | None) -> VerifyCheck:
-    """Check that time stamps fit the record; whose they are, only with ``authorities``."""
+    """Check that time stamps fit the record; only ``authorities`` can show the clocks' owners."""
     listed = None if authorities is None else time_stamps.listed(authorities)
     try:
         check = _run("time stamps", lambda case: time_stamps.faults(case.bundle, case.record), case)
@@ -287,7 +291,7 @@ def _files(case: Case) -> Iterator[str]:
     yield from layout.faults(bundle.files, record)
     for name in sorted(bundle.files):
         if name.endswith(".json"):
-            bundle.json(name)  # refuses what two readers may read differently
+            bundle.json(name)  # refuses JSON that two parsers may read differently
         elif name.endswith(_TEXTS) and _CONTROL.search(bundle.files[name]):
             yield f"{name!r} holds a control byte, which a terminal may obey"
     if layout.PAGE in bundle.files:
@@ -327,7 +331,7 @@ def _evidence(case: Case) -> Iterator[str]:
 
 
 def _less(case: Case) -> str:
-    """Return a note of what evidence does not say, and of what a run may lack."""
+    """Return a note of facts that the evidence lacks, and of files that a run may lack."""
     said, record = "", case.record
     if not evidence_files.names_its_run(record):
         said = f"; evidence of rules {record.rules_version} does not name its run"
@@ -358,7 +362,7 @@ def _verdict(case: Case) -> Iterator[str]:
 
 
 def _is_older(record: RunRecord) -> bool:
-    """Tell whether the run was judged by rules that this llmb does not judge by any more."""
+    """Tell whether the run was judged by old rules that this llmb no longer applies."""
     return record.rules_version == record.audit.rules_version == _OLD_RULES
 
 
@@ -391,7 +395,7 @@ def _diff(case: Case) -> Iterator[str]:
         rejudge.load(bundle, n, evidence.SETTINGS, evidence.SettingsEvidence)
         if record.diff.model != diff.model_diff(model, weights):
             yield f"the changes to the model are not those in the evidence of repeat {n}"
-    if not _is_older(record):  # those do not say which variables the plugin asked for
+    if not _is_older(record):  # older evidence lacks the variables the plugin asked for
         yield from _readable_diffs(bundle, record)
 
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from llmb.reference.attention import CausalAttention
 
-#: Tokens up to which it is the faster way: at 1,024 both take the same time.
+#: Largest number of tokens for this way: at 1,024 tokens both ways take the same time.
 LONGEST = 512
-#: Probabilities a layer keeps for its backward pass, at most: 32 MiB of bfloat16. Beyond it memory
-#: counts for more than time.
+#: Most probabilities that a layer keeps for its backward pass: 32 MiB of bfloat16. Above this size
+#: memory counts more than time.
 MOST_SCORES = 2**24
 
 
@@ -44,30 +44,30 @@ class _Attend(torch.autograd.Function):
 
 
 class WrittenOutAttention(CausalAttention):
-    """Scores, softmax and sum as products of whole matrices, where that is the faster way.
+    """Scores, softmax and sum as products of full matrices, in the cases with a gain in speed.
 
-    In bfloat16, forward and backward, it takes half the time at 256 and 512 tokens of the kernel
-    torch 2.13 has for CPUs, and is as exact: where a softmax is sharp, scores rounded to bfloat16
-    would be ten times as far off (``benchmarks/RESULTS.md``). Float32, a cache, shared key-value
-    heads and long sequences are left to the kernel.
+    In bfloat16, forward and backward together take half the time of torch 2.13's CPU kernel at 256
+    and 512 tokens, and are as exact: for a sharp softmax, scores rounded to bfloat16 would be ten
+    times as far off (``benchmarks/RESULTS.md``). Float32, a cache, shared key-value heads and long
+    sequences use torch's kernel.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend as the reference does, its arguments and result."""
+        """Attend like the reference, with the same arguments and result."""
         batch, heads, length, width = q.shape
         few = length <= LONGEST and batch * heads * length * length <= MOST_SCORES
         if v.dtype != torch.bfloat16 or mask is not None or k.shape != q.shape or not few:
             return super().forward(q, k, v, mask)
         flat = (batch * heads, length, width)
-        with torch.autocast(q.device.type, enabled=False):  # it would narrow the scores
-            # The first two are float32 after the rotation, under autocast.
+        with torch.autocast(q.device.type, enabled=False):  # autocast would narrow the scores
+            # Under autocast q and k are float32 after the rotation.
             q, k, v = (one.to(v.dtype).reshape(flat) for one in (q, k, v))
             attended: Tensor = _Attend.apply(q, k, v)  # type: ignore[no-untyped-call]
         return attended.view(batch, heads, length, width)
 
 
 def write_out_attention(model: nn.Module) -> None:
-    """Exchange the attention of every block of ``model`` for the written-out one, in place."""
+    """Replace the attention of every block of ``model`` by the written-out form, in place."""
     for name, module in list(model.named_modules()):
         if type(module) is CausalAttention:
             model.set_submodule(name, WrittenOutAttention())

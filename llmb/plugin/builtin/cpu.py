@@ -1,4 +1,4 @@
-"""The CPU plugin: the default where there is no accelerator, and the example to copy."""
+"""The CPU plugin: the default without an accelerator, and the example to copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CpuBackend:
     distributed_backend: str | None = "gloo" if torch.distributed.is_available() else None
 
     def is_available(self) -> bool:
-        """A CPU is always there."""
+        """Return True: every machine has a CPU."""
         return True
 
     def devices(self) -> tuple[Device, ...]:
@@ -34,16 +34,16 @@ class CpuBackend:
         return (Device(name="cpu", description=description, memory_bytes=memory),)
 
     def synchronize(self) -> None:
-        """Nothing is ever outstanding."""
+        """Return at once: CPU work is done when a call returns."""
 
     def step_begin(self) -> None:
-        """Nothing to mark."""
+        """Mark nothing."""
 
     def step_end(self) -> None:
-        """Nothing to mark."""
+        """Mark nothing."""
 
     def memory(self) -> DeviceMemory:
-        """Main memory within container limits; the peak is this process's resident size."""
+        """Return main memory within container limits, and this process's peak resident size."""
         return DeviceMemory(
             total_bytes=host.memory_limit_bytes(),
             available_bytes=host.available_memory_bytes(),
@@ -51,23 +51,23 @@ class CpuBackend:
         )
 
     def reset_peak_memory(self) -> None:
-        """Start a new peak at what is used at present: what making a model freed goes back."""
+        """Start a new peak at the present use, after freed memory went back to the kernel."""
         host.return_freed_memory()
         host.reset_peak_resident()
 
     def energy(self) -> EnergyReading | None:
-        """RAPL's package counters, where the kernel shows them."""
+        """Return the sum of RAPL's package counters, None if the kernel hides them."""
         joules = host.package_energy_joules()
         if joules is None:
             return None
         return EnergyReading(joules=joules, source="counter", scope="package")
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """No datasheet states a dense peak for a CPU at the clock it really runs at."""
+        """Return None: no datasheet states a dense peak at the clock a CPU really runs at."""
         return None
 
     def versions(self) -> dict[str, str]:
-        """The instruction set torch dispatches to."""
+        """Return the instruction set torch dispatches to."""
         return {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
 
 
@@ -79,7 +79,7 @@ def llmb_backend(config: RunConfig) -> CpuBackend:
 
 @hookimpl
 def llmb_options() -> list[PluginOption]:
-    """Offer the number of threads, and what becomes of freed memory."""
+    """Offer four options: threads, freed memory, attention, and 16-bit products."""
     return [
         PluginOption(
             name="keep_memory",
@@ -119,10 +119,10 @@ def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
 
 @hookimpl
 def llmb_precisions(config: RunConfig) -> list[Precision]:
-    """Offer formats that the processor computes in itself before those whose products it widens.
+    """Offer native formats of the processor before formats with widened products.
 
-    With ``-O products=native`` 16-bit formats that it does not compute in are emulated by torch:
-    30 times slower than FP32 for BF16 without avx512_bf16 or AMX.
+    With ``-O products=native`` torch emulates the 16-bit formats that the processor lacks:
+    BF16 is 30 times slower than FP32 without avx512_bf16 or AMX.
     """
     asked = config.plugin_options.get("products", "auto")
     formats = [_computed(BF16, asked), FP32, _computed(FP16, asked)]
@@ -130,7 +130,7 @@ def llmb_precisions(config: RunConfig) -> list[Precision]:
 
 
 def _computed(precision: Precision, asked: object) -> Precision:
-    """Return ``precision`` as this processor computes in it where option products is ``asked``."""
+    """Return ``precision`` as this processor computes with ``-O products=<asked>``."""
     faster = faster_way(getattr(torch, precision.dtype))
     wide = (faster if asked == "auto" else asked) == "wide"
     how = {"native": faster == "native" and not wide, "products": FP32.name if wide else None}
@@ -139,9 +139,10 @@ def _computed(precision: Precision, asked: object) -> Precision:
 
 @hookimpl
 def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
-    """Widen products or write causal attention out, and from here on keep freed memory.
+    """Widen products or write causal attention out, and keep freed memory from now on.
 
-    Not earlier: what making the model frees would be kept too, and the peak be 1 GB higher.
+    Not earlier: the process would also keep memory freed while the model was made, and the peak
+    would be 1 GB higher.
     """
     if config.precision.products is not None:
         widen_products(model, traced=config.executor != "eager")

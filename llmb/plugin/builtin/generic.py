@@ -1,4 +1,4 @@
-"""The generic plugin: any accelerator ``torch.accelerator`` knows, with nothing vendor-made."""
+"""The generic plugin: any accelerator ``torch.accelerator`` supports, without vendor code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _WITHOUT_FLOAT64 = frozenset({"mps"})
 
 
 class TorchAccelerator(Accelerator):
-    """Whatever accelerator this torch build has."""
+    """The accelerator of this torch build."""
 
     @property
     def lacks(self) -> Lacks:
-        """Float64 on devices of which torch itself says that their framework has none."""
+        """Float64, on devices for which torch's own error message excludes float64."""
         return Lacks(float64=self.device_type in _WITHOUT_FLOAT64)
 
 
@@ -30,18 +30,18 @@ def llmb_backend(config: RunConfig) -> TorchAccelerator:
 
 @hookimpl
 def llmb_precisions() -> list[Precision]:
-    """Offer the plain casts; TF32 is a vendor's switch and therefore a vendor package's format."""
+    """Offer the plain casts; TF32 is a vendor's switch, and a vendor's package offers TF32."""
     return [BF16, FP16, FP32]
 
 
 @hookimpl
 def llmb_set_environment(config: RunConfig) -> None:
-    """Keep FP32 honest: no device may quietly multiply in a narrower format."""
+    """Keep FP32 exact: no device may multiply in a narrower format."""
     set_float32_products(config.precision)
 
 
 @hookimpl
 def llmb_optimizer_options() -> dict[str, bool]:
-    """Use torch's fused AdamW kernel where the device has one."""
+    """Use torch's fused AdamW kernel on devices with the kernel."""
     accelerator = torch.accelerator.current_accelerator()
     return {"fused": True} if accelerator and has_fused_adamw(accelerator.type) else {}

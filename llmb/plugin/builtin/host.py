@@ -1,4 +1,4 @@
-"""The host as Linux and psutil tell of it: memory and cores within limits, RAPL energy."""
+"""Facts of the host from Linux and psutil: memory and cores within limits, RAPL energy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESET_PEAK = "5"  # Documentation/filesystems/proc.rst: resets VmHWM
 
 
 def read_text(path: Path) -> str | None:
-    """Return the stripped content of a kernel file, None where it cannot be read."""
+    """Return the stripped content of a kernel file, None for an unreadable file."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -34,7 +34,7 @@ def read_text(path: Path) -> str | None:
 
 
 def memory_limit_bytes() -> int:
-    """Return main memory in bytes, or the container's limit where that is lower."""
+    """Return main memory in bytes, or the container's limit if the limit is lower."""
     total = psutil.virtual_memory().total
     limit = read_text(_CGROUP / "memory.max") or "max"
     return min(total, int(limit)) if limit.isdigit() else total
@@ -45,7 +45,7 @@ def available_memory_bytes() -> int:
     available = psutil.virtual_memory().available
     used = read_text(_CGROUP / "memory.current") or ""
     if used.isdigit():
-        # The limit counts page cache, which the kernel gives back under pressure.
+        # The limit counts page cache, and the kernel frees page cache under pressure.
         stat = dict(
             line.split() for line in (read_text(_CGROUP / "memory.stat") or "").splitlines()
         )
@@ -65,7 +65,7 @@ def usable_cores() -> int:
 
 
 def cpu_flags() -> set[str]:
-    """Return the processor's feature flags as Linux lists them, empty elsewhere."""
+    """Return the processor's feature flags as Linux lists them, empty on other systems."""
     for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):  # x86, Arm
@@ -74,13 +74,13 @@ def cpu_flags() -> set[str]:
 
 
 def compute_threads() -> int:
-    """Return one thread per physical core this process may use."""
+    """Return the thread count: one per physical core that this process may use."""
     logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False) or 1
     return max(1, min(physical, usable_cores() * physical // logical))
 
 
 def variables(threads: object = None) -> dict[str, str]:
-    """Return what the plugin cpu sets: ``threads`` of OpenMP, else its usual count; huge pages."""
+    """Return plugin cpu's variables: ``threads`` of OpenMP, else the usual count; huge pages."""
     count = threads or environment().get("OMP_NUM_THREADS") or compute_threads()
     # torch allocates with transparent huge pages: 0.4 GB less at the peak (measured).
     return {"OMP_NUM_THREADS": str(count), "THP_MEM_ALLOC_ENABLE": "1"}
@@ -95,7 +95,7 @@ def peak_resident_bytes() -> int | None:
 
 
 def reset_peak_resident() -> None:
-    """Start a new peak at the present resident size, where the kernel allows it."""
+    """Start a new peak at the present resident size, if the kernel allows a reset."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
 
@@ -109,7 +109,7 @@ def oom_kills() -> int | None:
 
 
 def ignore_early_warning() -> None:
-    """Let SIGUSR1 pass: a scheduler sends it to every process of a job, and means the supervisor.
+    """Ignore SIGUSR1: a scheduler signals every process of a job, but means the supervisor.
 
     Example: ``sbatch --signal=USR1@120``.
     """
@@ -118,7 +118,7 @@ def ignore_early_warning() -> None:
 
 
 def die_with_parent() -> None:
-    """Make this process end with its parent, and the first to go when memory runs out (Linux)."""
+    """Make this process end with its parent, and die first when memory runs out (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with suppress(OSError):
@@ -126,12 +126,12 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans(*, yes: bool) -> bool:
-    """Let descendants whose parents end become this process's children; tell whether it worked."""
+    """Adopt descendants as children when their parents end; tell whether the call worked."""
     return sys.platform == "linux" and _prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
 
 
 def allow_debuggers(*, yes: bool) -> bool:
-    """Let processes of the same user read and write this one's memory, or let none but root.
+    """Let processes of the same user (or only root) read and write this process's memory.
 
     See prctl(2), PR_SET_DUMPABLE, and ptrace(2); returns whether the kernel agreed.
     """
@@ -139,10 +139,11 @@ def allow_debuggers(*, yes: bool) -> bool:
 
 
 def give_up_tracing() -> bool:
-    """Give up, for good, the right to trace processes of others; tell whether it is given up.
+    """Drop, for good, the right to trace other users' processes; tell whether the drop worked.
 
-    Root has it outside of containers (CAP_SYS_PTRACE, capabilities(7)), and could write with it to
-    the memory of processes that allow no debugger. Descendants of this process do not get it back.
+    Root has the right outside of containers (CAP_SYS_PTRACE, capabilities(7)), and could use the
+    right to write to the memory of processes that allow no debugger. Descendants of this process
+    do not get the right back.
     """
     if sys.platform != "linux":
         return False
@@ -153,7 +154,7 @@ def give_up_tracing() -> bool:
         return False
     for word in range(3):
         sets[word] &= ~(1 << _CAP_SYS_PTRACE)
-    libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)  # refused to those who do not have it
+    libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)  # fails without CAP_SETPCAP
     return bool(libc.capset(header, sets) == 0)
 
 
@@ -164,22 +165,22 @@ def _prctl(option: int, value: int) -> bool:
 def leave() -> NoReturn:
     """End this process with status 0 as Python does, but let the kernel free its memory.
 
-    Threads are waited for, exit handlers called and output written out. Python would then take
-    every module apart: with torch 0.6 s of a core, and as long for whoever waits.
+    The function waits for threads, calls exit handlers and flushes output. Python would then also
+    take every module apart: with torch 0.6 s of a core, and a caller waits as long.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+        with suppress(OSError, ValueError):  # the stream is closed, or has no reader any more
             stream.flush()
     os._exit(0)
 
 
 def return_freed_memory() -> bool:
-    """Return to the kernel what this process has freed and still holds (glibc only).
+    """Return to the kernel the memory that this process freed but still holds (glibc only).
 
-    Threads keep it apart: 0.18 GB once a model of 0.5 GB has been made (measured). Ranks free what
-    they have made for others.
+    Threads keep freed memory apart: 0.18 GB after making a model of 0.5 GB (measured). Ranks free
+    the parts of the model that they made for other ranks.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return bool(trim(0)) if sys.platform == "linux" and trim is not None else False
@@ -189,7 +190,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep freed memory instead of returning it to the kernel (glibc only).
 
     A step frees and allocates every gradient again: 2.9 GB for llama-1.4b in BF16, half a million
-    page faults. Kept, a step takes 0.74 to 0.87 of the time (measured, 4 cores, batch size 1).
+    page faults. With memory kept, a step takes 0.74 to 0.87 of the time (4 cores, batch size 1).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if sys.platform != "linux" or mallopt is None:
@@ -198,10 +199,10 @@ def keep_freed_memory() -> bool:
 
 
 def package_energy_joules() -> float | None:
-    """Return the summed RAPL package counters in joules, None where none can be read.
+    """Return the summed RAPL package counters in joules, None if no counter can be read.
 
-    A counter wraps after hours; a window in which it did shows negative and is dropped by whoever
-    takes the difference.
+    A counter wraps after hours. A window with a wrap has a negative difference, and callers drop
+    the window.
     """
     counters = [read_text(zone / "energy_uj") for zone in _POWERCAP.glob("intel-rapl:[0-9]")]
     values = [int(counter) for counter in counters if counter and counter.isdigit()]

@@ -1,8 +1,8 @@
-"""Which way of multiplying 16-bit matrices is the faster one on this processor, by measurement.
+"""Measures the faster way to multiply 16-bit matrices on this processor.
 
-Feature flags do not tell: torch multiplies bfloat16 fast with avx512_bf16, AMX, AVX-512 alone or
+Feature flags do not decide: torch multiplies bfloat16 fast with avx512_bf16, AMX, AVX-512 alone or
 Arm's bf16, and number by number with AVX2; ``ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2``
-makes a new processor behave like an old one.
+makes a new processor behave like an old processor.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch import Tensor
 from llmb.plugin.builtin.wide import wide_linear
 
 Way = Literal["native", "wide"]
-#: Rows, side and tries of what is timed: where a short look is not clear, a longer one, of several
-#: tries: a busy host leaves some of them alone.
+#: Rows, side and tries of each measurement. The second, longer measurement runs if the first is not
+#: clear; a busy host leaves some of the tries undisturbed.
 _LOOKS = ((64, 256, 2), (128, 512, 7))
-#: Between the ways' times where more tries cannot turn it round: number by number it is 10 or more.
+#: Ratio of times that more tries cannot reverse: products number by number take 10 times or more.
 _CLEAR = 5
 
 
 @cache
 def faster_way(dtype: torch.dtype) -> Way:
-    """Return how this processor is done sooner with a linear layer of ``dtype``, back and forth.
+    """Return the faster way for a linear layer of ``dtype``, forward and backward.
 
-    One core alone is timed: several wait for each other, and for whatever else runs beside them.
-    The ways take turns, and the best try of each counts. That takes 0.04 s.
+    Only one core is timed: several cores wait for each other, and for other load on the host.
+    The two ways take turns, and the best try of each counts. The measurement takes 0.04 s.
     """
     native_s = wide_s = math.inf
     threads = torch.get_num_threads()
@@ -52,7 +52,7 @@ def faster_way(dtype: torch.dtype) -> Way:
 
 
 def faster_way_of(dtype: str) -> Way:
-    """Return ``faster_way`` of torch's name of a type, such as "bfloat16"."""
+    """Return ``faster_way`` for a dtype by torch's name, such as "bfloat16"."""
     return faster_way(getattr(torch, dtype))
 
 

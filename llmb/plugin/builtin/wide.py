@@ -1,10 +1,10 @@
 """Products of 16-bit values in float32, for processors that have no 16-bit instructions.
 
-torch multiplies bfloat16 there one number after another: llama-1.4b's products take 30 times as
-long as in float32, and float16's are slow on most processors that have bfloat16. Here operands are
-widened to float32, which is exact, multiplied and summed in float32, and the result is rounded once
-to the 16-bit type: what a tensor core does. Weights are read at every use. Of a large weight a part
-is widened at a time, so that memory holds no second copy of the model.
+On such processors torch multiplies bfloat16 one number after another: llama-1.4b's products take 30
+times as long as in float32. float16 is slow on most processors with bfloat16, too. This module
+widens operands to float32 (exact), multiplies and sums in float32, and rounds the result once to
+the 16-bit type, as a tensor core does. Weights are read at every use. Only a part of a large weight
+is widened at a time: memory holds no second copy of the model.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from llmb.reference.bert import SelfAttention
 from llmb.reference.head import TiedHead
 
 NARROW = (torch.bfloat16, torch.float16)
-#: Elements of a weight that are widened at once: 64 MiB of float32. A fresh float32 copy of all of
-#: llama-1.4b's head (410 MB) took 5 times as long, in page faults, as the same memory used again.
+#: Elements of a weight that are widened at once: 64 MiB of float32. A new float32 copy of all of
+#: llama-1.4b's head (410 MB) took 5 times as long, in page faults, as reused memory.
 AT_ONCE = 2**24
 
 
@@ -30,7 +30,7 @@ class _WideProduct(torch.autograd.Function):
     """``x @ w.T + b`` of 16-bit ``x`` ``[..., k]``, ``w`` ``[n, k]``, ``b`` ``[n]`` or None.
 
     Sums are float32, forward and backward; output and gradients are rounded once. With ``at_once``
-    0 a weight is widened whole, which a compiler can trace and a distributed tensor needs.
+    0 a weight is widened in full: a compiler can trace this form, and distributed tensors need it.
     """
 
     @staticmethod
@@ -82,13 +82,13 @@ def _of_weight(gradient: Tensor, wide_x: Tensor, w: Tensor, at_once: int) -> Ten
 
 
 def _parts(w: Tensor, at_once: int) -> Iterator[slice]:
-    """Yield the rows of ``w`` that are taken together, ``at_once`` elements at most."""
+    """Yield slices of rows of ``w`` with at most ``at_once`` elements each."""
     step = max(1, at_once // w.shape[1])
     return (slice(first, min(first + step, len(w))) for first in range(0, len(w), step))
 
 
 def _widened(w: Tensor, at_once: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows of ``w`` and their values in float32, in memory that the next ones take again."""
+    """Yield row slices of ``w`` with their float32 values; the next slice overwrites the values."""
     buffer: Tensor | None = None
     for rows in _parts(w, at_once):
         part = w[rows]
@@ -98,15 +98,15 @@ def _widened(w: Tensor, at_once: int) -> Iterator[tuple[slice, Tensor]]:
 
 
 def wide_linear(x: Tensor, w: Tensor, b: Tensor | None = None, at_once: int = AT_ONCE) -> Tensor:
-    """Return ``F.linear(x, w, b)`` as this module computes it.
+    """Return ``F.linear(x, w, b)`` as this module computes the product.
 
-    Under autocast operands are rounded to its type first; float32 ones are multiplied as they are.
+    Under autocast operands are first rounded to autocast's type; float32 operands stay float32.
     """
     narrow = _narrow_of(w)
     if narrow not in NARROW:
         return F.linear(x, w, b)
     x, w, b = x.to(narrow), w.to(narrow), None if b is None else b.to(narrow)
-    if type(w) not in (Tensor, nn.Parameter):  # a distributed tensor, or one that holds no memory
+    if type(w) not in (Tensor, nn.Parameter):  # a distributed tensor, or a tensor without memory
         at_once = 0
     with torch.autocast(x.device.type, enabled=False):
         out: Tensor = _WideProduct.apply(x, w, b, at_once)  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ def wide_linear(x: Tensor, w: Tensor, b: Tensor | None = None, at_once: int = AT
 
 
 def _narrow_of(value: Tensor) -> torch.dtype:
-    """Return the type in which an operand like ``value`` comes to a product."""
+    """Return the type of an operand like ``value`` in a product, autocast included."""
     kind = value.device.type
     if value.dtype.is_floating_point and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -122,7 +122,7 @@ def _narrow_of(value: Tensor) -> torch.dtype:
 
 
 class WideLinear(nn.Linear):
-    """A linear layer that computes as ``wide_linear``; its parameters are those it was made of."""
+    """A linear layer that computes with ``wide_linear`` on the original layer's parameters."""
 
     at_once = AT_ONCE
 
@@ -132,7 +132,7 @@ class WideLinear(nn.Linear):
 
 
 class WideHead(TiedHead):
-    """A tied head that computes as ``wide_linear``."""
+    """A tied head that computes with ``wide_linear``."""
 
     at_once = AT_ONCE
 
@@ -145,18 +145,18 @@ class WideAttention(CausalAttention):
     """Causal attention in float32, its result rounded once."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend as the reference does, its arguments and result."""
+        """Attend like the reference, with the same arguments and result."""
         narrow = _narrow_of(v)
         if narrow not in NARROW:
             return super().forward(q, k, v, mask)
-        # Rounded first: under autocast q and k come in float32 from their rotation.
+        # Rounded first: under autocast the rotation returns q and k in float32.
         q, k, v = (one.to(narrow).float() for one in (q, k, v))
         with torch.autocast(v.device.type, enabled=False):
             return super().forward(q, k, v, None if mask is None else mask.float()).to(narrow)
 
 
 class WideSelfAttention(SelfAttention):
-    """BERT's attention of every token to every other, in float32, its result rounded once."""
+    """BERT's attention between all tokens of a sequence, in float32, its result rounded once."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend within each sequence of ``x`` ``[B, T, hidden]``."""
@@ -175,9 +175,9 @@ class WideSelfAttention(SelfAttention):
 
 
 def widen_products(model: nn.Module, *, traced: bool = False) -> None:
-    """Let ``model`` multiply and attend in float32 wherever its operands have 16 bits, in place.
+    """Let ``model`` multiply and attend in float32 for 16-bit operands, in place.
 
-    ``traced``: a compiler will read the modules' code, which then widens every weight whole.
+    ``traced``: a compiler will trace the modules; every weight is then widened in full.
     """
     made: dict[type[nn.Module], Any] = {TiedHead: WideHead, CausalAttention: WideAttention}
     for name, module in list(model.named_modules()):

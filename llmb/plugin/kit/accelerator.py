@@ -1,4 +1,4 @@
-"""A ``Backend`` over ``torch.accelerator``: complete, and open to what only a vendor knows."""
+"""A complete ``Backend`` over ``torch.accelerator``; a vendor's subclass can add its knowledge."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Accelerator:
     step_clock: StepClock = "enqueue"
 
     def __init__(self, device: str, *, replays_graphs: bool = False) -> None:
-        """Drive ``device``, such as ``xyz:0``; ``auto`` and ``xyz`` mean the present one.
+        """Drive ``device``, such as ``xyz:0``; ``auto`` and ``xyz`` mean the present device.
 
         ``replays_graphs``: torch.compile captures the model's graphs (``surface``).
 
         Raises:
-            UnavailableError: this torch has no such accelerator.
+            UnavailableError: this torch has no accelerator ``device``.
         """
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         if accelerator is None:
@@ -68,10 +68,10 @@ class Accelerator:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def step_end(self) -> None:
-        """Nothing to mark: work goes on while Python runs ahead."""
+        """Mark nothing: work goes on while Python runs ahead."""
 
     def memory(self) -> DeviceMemory:
-        """The device's memory, and the peak of torch's allocator."""
+        """Return the device's memory, and the peak of torch's allocator."""
         free, total = self._memory_info(self.index)
         peak = self._ask("max_memory_allocated", self.index)
         return DeviceMemory(total_bytes=total, available_bytes=free, peak_bytes=peak or None)
@@ -81,20 +81,20 @@ class Accelerator:
         self._ask("reset_peak_memory_stats", self.index)
 
     def energy(self) -> EnergyReading | None:
-        """Torch has no device-neutral energy counter."""
+        """Return None: torch has no device-neutral energy counter."""
         return None
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """Datasheet peaks are the vendor packages' knowledge."""
+        """Return None: only the vendors' packages know datasheet peaks."""
         return None
 
     def versions(self) -> dict[str, str]:
-        """Nothing beyond torch itself."""
+        """Return no versions: only torch itself is in use."""
         return {}
 
     def _total_bytes(self, index: int) -> int | None:
-        # From its properties if they tell: asking a device for its free memory starts it, and the
-        # other devices of a machine are other people's.
+        # Read the device's properties if possible: a query for free memory starts the device, and
+        # other people may be using the other devices of the machine.
         total: int | None
         total = getattr(self._ask("get_device_properties", index), "total_memory", None)
         return self._memory_info(index)[1] if total is None else total
@@ -104,10 +104,10 @@ class Accelerator:
         return free, total
 
     def _ask(self, name: str, index: int) -> Any:
-        """Return what torch's neutral module, or else the device's own, answers; None if neither.
+        """Return the answer of torch's neutral module, else of the device's own; None if neither.
 
-        An out-of-tree device need not have an allocator of torch's, and the neutral memory
-        functions came with torch 2.9.
+        An out-of-tree device may lack an allocator of torch, and torch has the neutral memory
+        functions only since 2.9.
         """
         neutral = {"mem_get_info": "get_memory_info"}.get(name, name)
         for module, function in ((None, neutral), (self.device_type, name)):
@@ -122,7 +122,7 @@ class Accelerator:
 def collectives_of(device_type: str) -> str | None:
     """Return torch's default library for collectives between devices of ``device_type``.
 
-    None where torch knows of none, or was built without ``torch.distributed``.
+    None if torch has no default for the device type, or was built without ``torch.distributed``.
     """
     if not torch.distributed.is_available():
         return None
@@ -132,12 +132,12 @@ def collectives_of(device_type: str) -> str | None:
 
 def has_fused_adamw(device_type: str) -> bool:
     """Tell whether torch's fused AdamW kernel runs on ``device_type``."""
-    # torch's own list names every out-of-tree device, whether it has the kernel or not; without
-    # one the step would fail, or move all state to the host and back.
+    # torch's own list names every out-of-tree device, with the kernel or without; without the
+    # kernel the step would fail, or move all state to the host and back.
     listed = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
     try:
         key = torch._C._dispatch_key_for_device(device_type)
         own = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adamw_", key)
-    except (AttributeError, RuntimeError):  # private names, which may go
+    except (AttributeError, RuntimeError):  # torch may remove these private names
         return False
     return own and device_type in listed

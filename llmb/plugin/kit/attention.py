@@ -1,4 +1,4 @@
-"""Which kernel ``scaled_dot_product_attention`` uses, for the rest of the process."""
+"""Sets the kernel of ``scaled_dot_product_attention`` for the rest of the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import torch.compiler.config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-#: Left to torch, or one of its kernels by the name it has in ``torch.nn.attention``.
+#: "auto" leaves the choice to torch; the rest are kernels under torch's names.
 CHOICES = ("auto", "flash", "efficient", "cudnn", "math")
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -15,7 +15,7 @@ _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-_held = ExitStack()  # torch has the choice as a context; this one is never left
+_held = ExitStack()  # torch offers the choice as a context; this context stays open
 
 
 def choose(kernel: str) -> None:
@@ -27,8 +27,8 @@ def choose(kernel: str) -> None:
     if kernel == "auto":
         return
     _held.enter_context(sdpa_kernel(_BACKENDS[kernel]))
-    # What torch.compile keeps on disk is found again by everything but this choice: without a mark
-    # of its own, a program compiled for another kernel would run.
+    # torch.compile's disk cache key does not contain the kernel choice: without a tag of its own,
+    # a program compiled for another kernel would run.
     config = torch.compiler.config
     _held.callback(setattr, config, "cache_key_tag", config.cache_key_tag)
     config.cache_key_tag += f"attention={kernel}"

@@ -21,22 +21,22 @@ from llmb.plugin import DeclaredPatch
 #: moments are stored in BF16.
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
 
-#: Recipes of torchao by its own names: one scale a tensor, or one a row.
+#: torchao's names of its recipes: one scale per tensor, or one scale per row.
 TORCHAO_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 TRANSFORMER_ENGINE = "transformer-engine"
 FP8_CHOICES = (*TORCHAO_RECIPES, TRANSFORMER_ENGINE)
-_ALIGNMENT = 16  # 8-bit matrix products want both sizes of a weight to be multiples of it
-#: What lies in a block has its number in its name, whatever a family calls its blocks.
+_ALIGNMENT = 16  # 8-bit matrix products need both sizes of a weight to be multiples of 16
+#: Names of layers in a block contain the block's number, in every family: "layers.3.mlp".
 _IN_A_BLOCK = re.compile(r"\.\d+\.")
 
 
 def set_float32_products(precision: Precision) -> None:
-    """Let float32 matrix products use TF32 if that was asked for, and nothing narrower if not."""
+    """Let float32 matrix products use TF32 for precision TF32, and no narrower format otherwise."""
     torch.set_float32_matmul_precision("high" if precision.name == "TF32" else "highest")
 
 
 def missing_for_fp8(recipe: str, *, compiled: bool) -> str | None:
-    """Return why FP8 by ``recipe`` cannot be had with this software, None if it can."""
+    """Return why this software cannot do FP8 by ``recipe``, None if FP8 works."""
     package = "transformer-engine-torch" if recipe == TRANSFORMER_ENGINE else "torchao"
     in_one = recipe == TRANSFORMER_ENGINE and _has_engine_in_one_package()
     if not in_one and not _is_installed(package):
@@ -58,7 +58,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _has_engine_in_one_package() -> bool:
-    """Tell whether Transformer Engine is one package with torch's part in it, as in containers."""
+    """Tell whether Transformer Engine is one package with its torch part, as in containers."""
     try:
         parts = files("transformer-engine") or ()
     except PackageNotFoundError:
@@ -67,7 +67,7 @@ def _has_engine_in_one_package() -> bool:
 
 
 def patches() -> list[DeclaredPatch]:
-    """Declare what torchao has replaced in this process: since 0.18, two lines of Triton code."""
+    """Declare torchao's replacements in this process: since 0.18, two functions of Triton code."""
     patch = sys.modules.get("torchao.float8._inductor_patch")
     if not getattr(patch, "_PATCHED", False):
         return []
@@ -84,10 +84,10 @@ def patches() -> list[DeclaredPatch]:
 def to_fp8(model: nn.Module, recipe: str) -> nn.Module:
     """Return ``model`` with the linear layers of its blocks computing in FP8.
 
-    The output head stays as it is, and so does a layer whose sizes are no multiples of 16.
+    The output head stays unchanged, and so do layers with a size that is no multiple of 16.
 
     Raises:
-        UnavailableError: no layer is left that could.
+        UnavailableError: no linear layer has suitable sizes.
     """
     names = {
         name
@@ -135,7 +135,7 @@ def _with_transformer_engine(model: nn.Module, names: set[str]) -> nn.Module:
 
 
 def _run_under(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Let ``model`` compute under ``context``, without a wrapper that would rename parameters."""
+    """Let ``model`` compute under ``context``; a wrapper would rename the parameters."""
     forward = model.forward
 
     def under(*arguments: Any, **named: Any) -> Any:

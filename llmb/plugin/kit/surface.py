@@ -1,7 +1,7 @@
 """The options and post-processing that vendors of torch accelerators share.
 
-Compiled or eager, which attention kernel, which recipe of FP8, with torch's fused AdamW. A plugin's
-hooks call these functions; what the hardware can do is the plugin's to say.
+Options: compiled or eager, the attention kernel and the FP8 recipe. The optimizer is torch's fused
+AdamW. A plugin's hooks call these functions; the plugin states the abilities of the hardware.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llmb.errors import UnavailableError
 from llmb.plugin.kit import attention, compiling, formats
 from llmb.plugin.options import PluginOption
 
-#: torch.compile's modes by its own names; "none" is eager.
+#: torch.compile's own names of its modes; "none" is eager.
 COMPILE_CHOICES = (
     "none",
     "default",
@@ -48,7 +48,7 @@ def options() -> list[PluginOption]:
 
 
 def is_compiled(config: RunConfig) -> bool:
-    """Tell whether the run uses a compiler: the plugin's, or one that the user chose."""
+    """Tell whether the run uses a compiler: the plugin's, or the user's ``--executor``."""
     return config.executor != "eager" or config.plugin_options["compile"] != "none"
 
 
@@ -64,7 +64,8 @@ def precisions(
 ) -> list[Precision | Refused]:
     """Return the formats of a device, preferred first.
 
-    ``bf16``: the hardware computes in it. ``tf32``, ``fp8``: why it does not, None if it does.
+    ``bf16``: the hardware computes in BF16. ``tf32``, ``fp8``: why the hardware lacks the format,
+    None for a format that the hardware has.
     """
     recipe = str(config.plugin_options["fp8"])
     fp8 = fp8 or formats.missing_for_fp8(recipe, compiled=is_compiled(config))
@@ -78,23 +79,23 @@ def precisions(
 
 
 def warmup_steps(config: RunConfig) -> int:
-    """Return how many steps compiling and capturing take."""
+    """Return the number of untimed steps for compiling and graph capture."""
     return compiling.WARMUP_STEPS if is_compiled(config) else 1
 
 
 def set_environment(config: RunConfig) -> None:
-    """Settle float32 products and the attention kernel: permitted point 1."""
+    """Set float32 products and the attention kernel: permitted point 1."""
     formats.set_float32_products(config.precision)
     attention.choose(str(config.plugin_options["attention"]))
 
 
 def post_process(model: nn.Module, config: RunConfig) -> nn.Module:
-    """Return ``model`` in FP8 if that was asked for, and compiled: permitted point 2.
+    """Return ``model`` compiled, and in FP8 for precision FP8: permitted point 2.
 
-    Where the user has chosen an executor, compiling is left to that.
+    If the user has chosen an executor, the executor compiles.
 
     Raises:
-        UnavailableError: torch.compile was asked for and cannot work here.
+        UnavailableError: torch.compile was requested and cannot work on this machine.
     """
     if config.precision.name == formats.FP8.name:
         model = formats.to_fp8(model, str(config.plugin_options["fp8"]))

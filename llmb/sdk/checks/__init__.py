@@ -1,4 +1,4 @@
-"""The checks, one function each, by subject: ``catalogue`` says what they claim and in which order.
+"""The checks, one function each, by subject; ``catalogue`` lists the claims and the order.
 
-A function returns what was seen, or raises ``CheckError`` or ``SkipError``.
+A function returns the observation, or raises ``CheckError`` or ``SkipError``.
 """

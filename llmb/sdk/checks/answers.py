@@ -1,4 +1,4 @@
-"""The hooks that only answer a question."""
+"""Checks of the hooks that only answer, such as llmb_warmup_steps and llmb_telemetry."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _READINGS = 5
 
 
 def warmup_steps(subject: Subject) -> str:
-    """Ask twice."""
-    _ = subject.backend  # asked where there is a device
+    """Ask twice; the answers must agree."""
+    _ = subject.backend  # only a machine with a device is asked
     first, second = (subject.plugin.warmup_steps(subject.config) for _ in range(2))
     if first != second:
         raise CheckError(f"llmb_warmup_steps returned {first} and then {second}")
@@ -22,8 +22,8 @@ def warmup_steps(subject: Subject) -> str:
 
 
 def describe_system(subject: Subject) -> str:
-    """Look at every fact."""
-    _ = subject.backend  # as above
+    """Check that every fact is text."""
+    _ = subject.backend  # only with a device
     facts = subject.plugin.describe_system(subject.config)
     for name, value in facts.items():
         if not name.strip() or not value.strip():

@@ -1,4 +1,4 @@
-"""What a backend says of itself and of its devices, before anything is computed."""
+"""A backend's statements on itself and its devices, before any computation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmb.sdk.checks import precisions
 from llmb.sdk.report import CheckError
 from llmb.sdk.subject import Subject
 
-#: A format that no device has: what is not known must be None, not an error.
+#: A format that no device has: the peak of an unknown format must be None, not an error.
 _UNHEARD_OF = "FP1"
 
 
 def describes_itself(subject: Subject) -> str:
-    """Look at the three attributes."""
+    """Check device type, step clock and collectives."""
     backend = subject.backend
     device_type: object = backend.device_type
     clock: object = backend.step_clock
@@ -35,7 +35,7 @@ def describes_itself(subject: Subject) -> str:
 
 
 def is_available(subject: Subject) -> None:
-    """Ask twice."""
+    """Ask twice; the answer must be True."""
     for _ in range(2):
         answer: object = subject.backend.is_available()
         if answer is not True:
@@ -43,7 +43,7 @@ def is_available(subject: Subject) -> None:
 
 
 def devices(subject: Subject) -> str:
-    """Look at every device."""
+    """Check every device: type, name and memory."""
     backend = subject.backend
     found: object = backend.devices()
     if not isinstance(found, tuple) or not found:
@@ -69,7 +69,7 @@ def devices(subject: Subject) -> str:
 
 
 def versions(subject: Subject) -> str:
-    """Look at every name and version."""
+    """Check that every name and version is text."""
     found: object = subject.backend.versions()
     if not isinstance(found, dict):
         raise CheckError(f"versions() returned a {type(found).__name__}: expected a dict")
@@ -80,7 +80,7 @@ def versions(subject: Subject) -> str:
 
 
 def peak_flops(subject: Subject) -> str:
-    """Ask for every offered format, and for one that nobody has."""
+    """Ask for the peak of every offered format, and of a format that does not exist."""
     backend = subject.backend
     known = []
     for name in [*(precision.name for precision in precisions.offered(subject)), _UNHEARD_OF]:

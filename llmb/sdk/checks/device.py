@@ -1,4 +1,4 @@
-"""What the device does: arithmetic, waiting, memory and energy, as far as they can be measured."""
+"""Checks of the device: arithmetic, waiting, memory and energy, as far as measurable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from llmb.sdk.checks import precisions
 from llmb.sdk.report import CheckError, SkipError
 from llmb.sdk.subject import Subject
 
-#: Sides of the matrices that are multiplied until one is found at which Python runs ahead.
+#: Sides of the multiplied matrices, tried in turn until Python runs ahead of the device.
 _SIDES = (64, 256, 1024, 2048)
-_WORK_S = 0.1  # a burst of work takes at least about this long
+_WORK_S = 0.1  # a burst of work takes at least about 0.1 s
 _MOST_PRODUCTS = 4096
 _REPEATS = 5
-#: What may be left to wait for after synchronize: this share of what there was to wait for.
+#: Largest share of the waiting time that may be left after synchronize.
 _LEFT = 0.25
 _NOISE_S = 0.003
 _IDLE_S = 0.05
@@ -41,7 +41,7 @@ def arithmetic(subject: Subject) -> str:
     for precision in precisions.offered(subject):
         dtype = getattr(torch, precision.stored_dtype, None)
         if dtype is None:
-            continue  # ``precisions.formats`` says so
+            continue  # ``precisions.formats`` reports a missing dtype
         try:
             product = torch.ones(8, 16).to(device, dtype) @ torch.ones(16, 8).to(device, dtype)
             backend.step_end()
@@ -62,7 +62,7 @@ def arithmetic(subject: Subject) -> str:
 
 
 def lacks(subject: Subject) -> str:
-    """Look for float64 and full FP32 products, unless the backend says that they are lacking."""
+    """Check float64 and full FP32 products, unless the backend declares them as lacking."""
     backend, device = subject.device, subject.config.device
     lacking = lacks_of(backend)
     if not lacking.float64:
@@ -93,7 +93,7 @@ def lacks(subject: Subject) -> str:
 
 
 class _Work:
-    """Products of one side, enqueued in a row; each needs the one before."""
+    """Matrix products of one side, enqueued in a row; each needs the previous product."""
 
     def __init__(self, subject: Subject, side: int) -> None:
         config = subject.config
@@ -128,9 +128,9 @@ def _nothing() -> None:
 
 
 def _long_enough(subject: Subject, side: int) -> tuple[_Work, float, float]:
-    """Return work of a sensible length, and its seconds of enqueueing and of reading back."""
+    """Return work of a measurable length, and the seconds of enqueueing and of reading back."""
     work = _Work(subject, side)
-    work.times_s(_nothing)  # the first time, kernels are loaded or compiled
+    work.times_s(_nothing)  # the first call loads or compiles kernels
     while True:
         enqueue_s, _, read_s = work.times_s(_nothing)
         if enqueue_s + read_s > _WORK_S or work.products >= _MOST_PRODUCTS:
@@ -139,7 +139,7 @@ def _long_enough(subject: Subject, side: int) -> tuple[_Work, float, float]:
 
 
 def synchronize_waits(subject: Subject) -> str:
-    """Enqueue work, synchronise, and see that nothing is left to wait for when a value is read."""
+    """Enqueue work, synchronize, and check that a value is then read without more waiting."""
     backend = subject.device
     for side in _SIDES:
         work, enqueue_s, read_s = _long_enough(subject, side)
@@ -166,7 +166,7 @@ def synchronize_waits(subject: Subject) -> str:
 
 
 def synchronize_idle(subject: Subject) -> str:
-    """Synchronise again and again, with nothing outstanding."""
+    """Synchronize again and again, with no work outstanding."""
     backend = subject.device
     backend.synchronize()
     times_s = []
@@ -183,7 +183,7 @@ def synchronize_idle(subject: Subject) -> str:
 
 
 def step_marks(subject: Subject) -> None:
-    """Mark a hundred empty steps, and one with work in it."""
+    """Mark a hundred empty steps, and one step with work."""
     backend = subject.device
     for _ in range(100):
         backend.step_begin()
@@ -197,7 +197,7 @@ def step_marks(subject: Subject) -> None:
 
 
 class _HeldMemory:
-    """Memory that is really taken, until it is dropped."""
+    """Memory that is allocated and written, until ``drop``."""
 
     def __init__(self, subject: Subject) -> None:
         self._backend, self._device = subject.device, subject.config.device
@@ -206,7 +206,7 @@ class _HeldMemory:
         self._held: list[Tensor] = []
 
     def take(self) -> DeviceMemory:
-        """Take one block more and read the memory."""
+        """Take one more block and read the memory."""
         self._held.append(torch.full((self.bytes // 4,), 1.0, device=self._device))
         return self._read()
 
@@ -223,7 +223,7 @@ class _HeldMemory:
 
 
 def memory(subject: Subject) -> str:
-    """Look at every figure while memory is held."""
+    """Check every figure while memory is held."""
     blocks = _HeldMemory(subject)
     found: object = blocks.take()
     if not isinstance(found, DeviceMemory):
@@ -266,7 +266,7 @@ def peak_memory(subject: Subject) -> str:
 
 
 def available_memory(subject: Subject) -> str:
-    """Hold memory until less is available; kernels count late, and others use the memory too."""
+    """Hold memory until less is available; kernels count late, and other programs use memory."""
     backend, blocks = subject.device, _HeldMemory(subject)
     before = memory_of(backend).available_bytes
     readings = [blocks.take().available_bytes for _ in range(_BLOCKS)]
@@ -287,7 +287,7 @@ def available_memory(subject: Subject) -> str:
 
 
 def energy(subject: Subject) -> str:
-    """Read the counter with work in between."""
+    """Read the energy counter before and after work."""
     backend = subject.device
     readings = [_energy(backend)]
     work = _Work(subject, 256)

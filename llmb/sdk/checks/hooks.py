@@ -1,4 +1,4 @@
-"""What can be asked of a plugin anywhere, without its device."""
+"""Checks of a plugin's hooks that need no device."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from llmb.sdk.report import CheckError, SkipError
 from llmb.sdk.subject import Subject
 
 T = TypeVar("T")
-#: No one reason can hold for both.
+#: Two names with little in common: no single reason can hold for both.
 _THREADS_FAR_APART = ("Thread-1 (run)", "power sensor")
 _FAR_APART = ("torch.nn.functional.linear", "torch.Tensor.numpy")
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def loads(subject: Subject) -> str:
-    """Load the plugin; hooks and arguments that llmb does not know are refused on the way."""
+    """Load the plugin; loading refuses hooks and arguments that llmb does not have."""
     plugin = subject.plugin
     return f"{plugin.module_name} of {plugin.distribution} {plugin.version}"
 
 
 def marked(subject: Subject) -> str:
-    """Look for functions that are named like a hook and would never be called."""
+    """Look for functions with the name of a hook but without the mark: llmb never calls them."""
     module = sys.modules[subject.plugin.module_name]
     mark = f"{hookspecs.PROJECT}_impl"
     named = {
@@ -45,13 +45,13 @@ def marked(subject: Subject) -> str:
 
 
 def sources(subject: Subject) -> str:
-    """Find the folder whose files a run directory shows."""
+    """Find the folder with the source files that a run directory shows."""
     root = discovery.source_root(subject.plugin.module_name)
     return f"package {root.package}"
 
 
 def options(subject: Subject) -> str | None:
-    """Hold every option against its own rules."""
+    """Check every option against its own type, choices and minimum."""
     offered = subject.plugin.options()
     names = [option.name for option in offered]
     for option in offered:
@@ -82,7 +82,7 @@ def _stands_for_itself(option: PluginOption, value: object) -> None:
 
 
 def environment_variables(subject: Subject) -> str:
-    """Ask twice for the same run."""
+    """Ask twice for the same run; the answers must agree."""
     plugin, config = subject.plugin, subject.config
     first, second = (
         _asked(subject, lambda: plugin.environment_variables(config)) for _ in range(2)
@@ -97,11 +97,11 @@ def environment_variables(subject: Subject) -> str:
 
 
 def environment_takes_effect(subject: Subject) -> str:
-    """Look for the variables in this process, which was started with them."""
+    """Look for the variables in this process, which was started with the variables."""
     wanted, found = subject.order.environment, environment()
     if not wanted:
         raise SkipError("the plugin sets none for this run")
-    _ = subject.plugin  # what importing it does to them counts
+    _ = subject.plugin  # the import may change the variables, too
     for name, value in wanted.items():
         if found.get(name) != value:
             raise CheckError(
@@ -112,7 +112,7 @@ def environment_takes_effect(subject: Subject) -> str:
 
 
 def patches(subject: Subject) -> str:
-    """Hold every declared patch against what may be declared."""
+    """Check every declared patch against the rules for declarations."""
     declared = _asked(subject, subject.plugin.patches)
     for patch in declared:
         if not patch.target.strip() or not patch.reason.strip():
@@ -123,7 +123,7 @@ def patches(subject: Subject) -> str:
 
 
 def helpers(subject: Subject) -> str:
-    """Hold every declared helper thread against what may be declared."""
+    """Check every declared helper thread against the rules for declarations."""
     declared = _asked(subject, subject.plugin.helpers)
     for helper in declared:
         if not helper.name.strip() or not helper.reason.strip():
@@ -136,10 +136,10 @@ def helpers(subject: Subject) -> str:
 
 
 def _asked(subject: Subject, question: Callable[[], T]) -> T:
-    """Return the answer; a hook that fails may need the vendor's library, which a backend loads.
+    """Return the answer; on an error load the backend (vendor's library), and ask again.
 
     Raises:
-        SkipError: it fails, and there is no device here.
+        SkipError: the hook fails, and no device is available here.
     """
     try:
         return question()
@@ -149,7 +149,7 @@ def _asked(subject: Subject, question: Callable[[], T]) -> T:
 
 
 def native_libraries(subject: Subject) -> str:
-    """Look at every declared library on disk."""
+    """Check every declared library on disk."""
     declared = _asked(subject, subject.plugin.native_libraries)
     for library in declared:
         if not Path(library.path).is_file():

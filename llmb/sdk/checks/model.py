@@ -12,7 +12,7 @@ from llmb.plugin import ParameterView
 from llmb.sdk.report import CheckError, SkipError
 from llmb.sdk.subject import Subject
 
-#: How far a first loss may lie from ln(vocabulary): untrained logits are all but uniform.
+#: Largest distance of a first loss from ln(vocabulary): untrained logits are almost uniform.
 _FAR_FROM_UNIFORM = 1.0
 _NAMED_AT_MOST = 3
 
@@ -38,7 +38,7 @@ def _views(subject: Subject) -> Mapping[str, ParameterView] | None:
 
 
 def _values(subject: Subject, kind: str = "value") -> dict[str, Tensor | None]:
-    """Return canonical name -> value or gradient, by the plugin's map or else by name."""
+    """Return canonical name -> value or gradient, by the plugin's map if any, else by name."""
     views = _views(subject)
     if views is not None:
         return {name: view.read(kind) for name, view in views.items()}  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def parameter_names(subject: Subject) -> str:
 
 
 def parameter_values(subject: Subject) -> str:
-    """Compare bit for bit; a wider type holds the same values."""
+    """Compare bit for bit; a wider type can hold the same values."""
     pristine, found = subject.processed.pristine, _values(subject)
     for name, value in found.items():
         if value is None or name not in pristine:
@@ -93,7 +93,7 @@ def _equal(value: Tensor, pristine: Tensor) -> bool:
 
 
 def parameter_writes(subject: Subject) -> str:
-    """Write other values, read them back, and restore."""
+    """Write other values, read the values back, and restore the old values."""
     views = _views(subject)
     if views is None:
         raise SkipError("the plugin has no parameter map, so parameters are written by name")
@@ -117,7 +117,7 @@ def parameter_writes(subject: Subject) -> str:
 
 
 def gradients(subject: Subject) -> str:
-    """Go once forward and backward, and look for every gradient."""
+    """Run one forward and backward pass, and check every gradient."""
     model, backend = subject.processed.model, subject.device
     ids = subject.batch(1).to(subject.config.device)
     backend.step_begin()
@@ -149,7 +149,7 @@ def _check_gradient(subject: Subject, name: str, gradient: Tensor | None) -> Non
 
 
 def optimizer(subject: Subject) -> str:
-    """Train a few steps with torch's AdamW, as the plugin asks for it."""
+    """Train a few steps with torch's AdamW and the plugin's optimizer options."""
     seen = subject.trained
     evidence = seen["optimizer"]
     if not seen["moved"]:
@@ -172,7 +172,7 @@ def optimizer(subject: Subject) -> str:
 
 
 def program(subject: Subject) -> str:
-    """Look at what llmb_program returned in the first step."""
+    """Check the text that llmb_program returned in the first step."""
     text: object = subject.trained["program"]
     if isinstance(text, Exception):
         raise CheckError(str(text))

@@ -1,4 +1,4 @@
-"""Nothing outside the permitted points was changed: settings, environment, tokens, callables."""
+"""Changes outside the permitted points: settings, environment, tokens, callables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from llmb.records.redact import redact_environment
 from llmb.sdk.report import CheckError
 from llmb.sdk.subject import Change, Subject
 
-#: No declaration permits to replace anything here.
+#: A plugin may replace nothing here, not even with a declaration.
 _NEVER = ("torch.optim", "llmb", "builtins", "time")
 _NAMED_AT_MOST = 3
 
 
 def importing(subject: Subject) -> None:
-    """Compare torch's settings, and the variables that steer it, before and after the import."""
+    """Compare torch's settings, and the variables that steer torch, before and after the import."""
     _ = subject.plugin
     steering = [
         change
@@ -37,7 +37,7 @@ def importing(subject: Subject) -> None:
 
 
 def answering(subject: Subject) -> None:
-    """Compare from before and after the hooks that only answer."""
+    """Compare settings and environment before and after the hooks that only answer."""
     _ = subject.backend
     watch = subject.watch
     _none_of(
@@ -47,7 +47,7 @@ def answering(subject: Subject) -> None:
 
 
 def post_processing(subject: Subject) -> str:
-    """Compare the environment, and the tokens that a seed gives."""
+    """Compare the environment, and the tokens made from a seed."""
     _ = subject.processed
     _none_of(
         subject.watch.variables["post-processing"],
@@ -60,7 +60,7 @@ def post_processing(subject: Subject) -> str:
 
 
 def training(subject: Subject) -> None:
-    """Compare from before and after three steps of training."""
+    """Compare settings before and after three steps of training."""
     _ = subject.trained
     watch = subject.watch
     _none_of(
@@ -75,7 +75,7 @@ def _replaced(subject: Subject) -> tuple[str, ...]:
 
 
 def declared_patches(subject: Subject) -> str:
-    """Compare every callable of torch with what it was before the import."""
+    """Compare every callable of torch before and after the import."""
     replaced = _replaced(subject)
     targets = [patch.target for patch in subject.plugin.patches()]
     undeclared = [
@@ -92,7 +92,7 @@ def declared_patches(subject: Subject) -> str:
 
 
 def forbidden_patches(subject: Subject) -> None:
-    """Look at what no declaration permits to replace."""
+    """Check the callables that no declaration permits to replace."""
     forbidden = below(_replaced(subject), *_NEVER)
     if forbidden:
         raise CheckError(

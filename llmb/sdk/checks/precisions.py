@@ -1,4 +1,4 @@
-"""The formats a plugin offers: whether they are what their names say."""
+"""The formats a plugin offers: does each format match its name?"""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from llmb.sdk.subject import Subject
 
 
 def offered(subject: Subject) -> tuple[Precision, ...]:
-    """Return the formats that are offered, without those that are refused."""
-    _ = subject.backend  # formats are asked for where there is a device
+    """Return the offered formats, without the refused formats."""
+    _ = subject.backend  # only a machine with a device is asked for formats
     formats = subject.plugin.precisions(subject.config)
     return tuple(each for each in formats if isinstance(each, Precision))
 
 
 def formats(subject: Subject) -> str:
-    """Hold every format against torch and its own name."""
+    """Compare every format with torch's dtypes and with the format's own name."""
     found = offered(subject)
     for precision in found:
         dtype = getattr(torch, precision.dtype, None)
@@ -49,8 +49,8 @@ def _remarked(precision: Precision) -> str:
 
 
 def refusals(subject: Subject) -> str:
-    """Look at every reason."""
-    _ = subject.backend  # as above
+    """Check every refusal for a reason."""
+    _ = subject.backend  # only with a device
     refused = [f for f in subject.plugin.precisions(subject.config) if isinstance(f, Refused)]
     for each in refused:
         if not each.reason.strip():

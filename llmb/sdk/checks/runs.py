@@ -1,6 +1,6 @@
-"""Tiny runs of the real ``llmb run``, one in each native format, read from their directories.
+"""Tiny runs of the real ``llmb run``, one in each native format, read from the run directories.
 
-Nothing here holds vendor code: a run is done by the processes that every run is done by.
+This process holds no vendor code: a run uses the same processes as every run.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from llmb.wire.messages import Fence, Offer, Phase, Tick
 
 _REFERENCE = "cpu"
 #: Significant bits of a product's operands, by the bits of the format; losses may differ by four
-#: units in the last of them, and by the order of summation.
+#: units in the last bit, and by the order of summation.
 _SIGNIFICANT = ((32, 24), (19, 11), (9, 8), (0, 3))
 _ORDER_OF_SUMMATION = 1e-4
 
 
 @dataclass
 class Trials:
-    """The runs of one plugin, and the reference's beside them, each made when first asked for."""
+    """The runs of one plugin, and the reference's runs; each run is made at the first request."""
 
     request: RunRequest
     offer: Offer
     folder: Path
     display: Display
-    #: A worker that is silent for longer is ended.
+    #: Seconds of silence after which a worker is ended.
     limit_s: float
     errors: dict[str, LlmbError] = field(default_factory=dict)
     #: All runs have the same tokens and learning rates.
@@ -49,19 +49,19 @@ class Trials:
 
     @property
     def formats(self) -> tuple[Precision, ...]:
-        """The formats that are tried: the native ones."""
+        """Formats to try: the native formats."""
         return tuple(precision for precision in self.offer.precisions if precision.native)
 
     def results(self) -> list[tuple[Precision, Finished]]:
-        """Run in every format; return the runs that came to their end."""
+        """Run in every format; return the runs that finished."""
         runs = ((precision, self._run(precision)) for precision in self.formats)
         return [(precision, run) for precision, run in runs if run is not None]
 
     def finished(self) -> list[tuple[Precision, Finished]]:
-        """Return the runs that came to their end.
+        """Return the runs that finished.
 
         Raises:
-            SkipError: there is none.
+            SkipError: no run finished.
         """
         results = self.results()
         if not results:
@@ -95,7 +95,7 @@ class Trials:
         return self._made.get(name)
 
     def _asked(self, update: dict[str, object]) -> RunRequest:
-        # A device that records its steps compiles them for one learning rate.
+        # A device that records its steps compiles the steps for one learning rate.
         constant = self.offer.lacks.eager_kernels
         same: dict[str, object] = {"nonce": self.nonce, "constant_rate": constant}
         return self.request.model_copy(update={**same, **update})
@@ -106,7 +106,7 @@ class Trials:
 
 @dataclass
 class _Watched:
-    """Passes progress on, and loses patience with a worker that says nothing for too long."""
+    """Passes progress on, and raises an error when a worker is silent for too long."""
 
     display: Display
     label: str
@@ -122,7 +122,7 @@ class _Watched:
         self.display.stream(steps, tokens_per_step, f"run in {self.label}")
 
     def note(self, text: str) -> None:
-        """Notes are for whoever wants the figure of the run."""
+        """Ignore notes: only readers of the run's figure need notes."""
 
     def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
         if isinstance(message, (Phase, Tick, Fence)):
@@ -133,7 +133,7 @@ class _Watched:
 
 
 def finish(trials: Trials) -> str:
-    """Run in every format."""
+    """Run in every format; every run must finish."""
     results = trials.results()
     if trials.errors:
         raise CheckError("; ".join(f"{name}: {error}" for name, error in trials.errors.items()))
@@ -146,7 +146,7 @@ def finish(trials: Trials) -> str:
 
 
 def rules(trials: Trials) -> str:
-    """Look for broken rules, and for two that every honest run passes."""
+    """Check for broken rules, and for O1 and S1, which every honest run passes."""
     passed: set[str] = set()
     for precision, run in trials.finished():
         findings = run.record.audit.findings
@@ -160,7 +160,7 @@ def rules(trials: Trials) -> str:
 
 
 def weights(trials: Trials) -> str:
-    """Compare the digests from before and after post-processing, by canonical name."""
+    """Compare the digests before and after post-processing, by canonical name."""
     count = 0
     for precision, run in trials.finished():
         data = (run.path / evidence.path(0, evidence.WEIGHTS)).read_bytes()
@@ -178,12 +178,12 @@ def weights(trials: Trials) -> str:
 def _is_kept(before: ParameterDigest, after: ParameterDigest) -> bool:
     if before.shape != after.shape or before.requires_grad != after.requires_grad:
         return False
-    # A wider type has other bytes; its values are compared by ``model.parameter_values``.
+    # A wider type has other bytes; ``model.parameter_values`` compares the values.
     return before.sha256 == after.sha256 or before.dtype != after.dtype
 
 
 def losses(trials: Trials) -> str:
-    """Compare the losses read back at the fences with those of the reference, same seed."""
+    """Compare the losses read back at the fences with the reference's losses, same seed."""
     seen = []
     for precision, run in trials.finished():
         honest = _losses(trials.reference(run.record.config.warmup_steps))
@@ -205,7 +205,7 @@ def losses(trials: Trials) -> str:
 
 
 def tolerance(bits: int) -> float:
-    """Return by how much a loss in ``bits`` may differ from the reference's, relatively."""
+    """Return the relative tolerance of a loss in ``bits`` against the reference's loss."""
     significant = next(digits for least, digits in _SIGNIFICANT if bits >= least)
     return max(_ORDER_OF_SUMMATION, 4 * 2.0**-significant)
 
@@ -220,7 +220,7 @@ def _losses(run: Finished) -> dict[int, float]:
 
 
 def ceiling(trials: Trials) -> str:
-    """Look for the ceilings in the record, and for the reason in the log where there are none."""
+    """Check for ceilings in the record; without ceilings, find the reason in the log."""
     said = []
     for precision, run in trials.finished():
         ceilings = run.record.ceilings
@@ -233,7 +233,7 @@ def ceiling(trials: Trials) -> str:
 
 
 def figures(trials: Trials) -> str:
-    """Look at peak memory and energy in the record."""
+    """Check peak memory and energy in the record."""
     said = []
     for precision, run in trials.finished():
         result = run.record.result
