@@ -21,6 +21,7 @@ PACKAGES = {
     "intel_extension_for_pytorch": "tox run -e xpu (torch 2.8.0, the only one it goes with)",
     "kubeflow_trainer_api": "pip install kubeflow-trainer-api",
     "kubernetes_validate": "pip install kubernetes-validate",
+    "libfaketime": "pip install libfaketime",
     "mlperf_logging": "pip install mlperf-logging",
     "mypy": "pip install mypy",
     "playwright": "pip install playwright",

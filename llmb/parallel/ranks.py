@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -178,6 +179,7 @@ class Ranks:
     def _ended(self, reason: str) -> None:
         flight_recorder.keep(self._calls_folder, self.place.rank)
         self._give_up(reason)
+        abort_collectives()
 
     def _cause(self, error: Exception) -> str:
         """Return the rank at fault and its error, the same text on all ranks."""
@@ -195,6 +197,19 @@ class Ranks:
         return isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and any(word in text for word in _OF_OTHERS)
         )
+
+
+def abort_collectives() -> None:
+    """End the pending collective calls of this process, if the backend can.
+
+    In PyTorch 2.13 NCCL can: its kernels leave the device. Gloo ignores the request, so calls of
+    gloo end with the process. No process group is left.
+    """
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    if abort is not None and dist.is_initialized():
+        # The run has failed already, and its reason is sent: a second error would say nothing new.
+        with suppress(RuntimeError, ValueError):
+            abort()
 
 
 def _store(place: RankAddress, limit: timedelta, *, hosting: bool = False) -> TCPStore:

@@ -167,14 +167,24 @@ class Running:
     """A started ``llmb run``, or sweep, whose plain progress is read line by line."""
 
     def __init__(
-        self, output: Path, *arguments: object, plugins: Sequence[Path] = (), verb: str = "run"
+        self,
+        output: Path,
+        *arguments: object,
+        plugins: Sequence[Path] = (),
+        verb: str = "run",
+        first: str = "",
+        **env: str,
     ) -> None:
+        """Start the command; ``first`` is Python code that its process executes before llmb."""
         self.output = output
+        program = llmb_command(verb, "--output-dir", output, *arguments)
+        if first:
+            program[1:3] = ["-c", f"{first}\nfrom llmb.cli import main\nmain()"]
         self._stderr_path = output.with_suffix(".stderr")
         with self._stderr_path.open("wb") as stderr:
             self.process = subprocess.Popen(
-                llmb_command(verb, "--output-dir", output, *arguments),
-                env=environment(*plugins),
+                program,
+                env=environment(*plugins, **env),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -221,10 +231,15 @@ class Running:
 
 @contextmanager
 def running(
-    output: Path, *arguments: object, plugins: Sequence[Path] = (), verb: str = "run"
+    output: Path,
+    *arguments: object,
+    plugins: Sequence[Path] = (),
+    verb: str = "run",
+    first: str = "",
+    **env: str,
 ) -> Any:
     """Start ``llmb run``, or another verb; whatever a test leaves of it is killed at the end."""
-    started = Running(output, *arguments, plugins=plugins, verb=verb)
+    started = Running(output, *arguments, plugins=plugins, verb=verb, first=first, **env)
     try:
         yield started
     finally:

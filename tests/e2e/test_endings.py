@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
+import time
+from datetime import datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests import needs
 from tests.e2e import harness
 from tests.e2e.harness import Ended, Running
 
@@ -17,6 +23,9 @@ FAILED, REFUSED, USAGE, INTERRUPTED = 4, 6, 2, 130
 TINY = (*harness.TINY_RUN, "--plugin=cpu", "--device=cpu", "--precision=FP32")
 #: Too long for a test: it has to be interrupted.
 LONG = ("--timed-steps=100000",)
+#: The time at the begin of a line of log.txt.
+LOG_TIME = r"^(\d{4}-\d{2}-\d{2}T[\d:]{8}\+00:00) "
+BAD = ("flag", "fail")
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
 
@@ -151,6 +160,96 @@ def test_ranks_that_are_audited_keep_their_timing(tmp_path: Path) -> None:
     assert len(done.record["topology"]["ranks"]) == 2
     finished = harness.call("audit", "--resume", done.directory)
     assert finished.code == 0, finished.stderr
+
+
+#: The limits on a silent process are 10 minutes and an hour: a test makes both short. Only the
+#: supervisor's own process executes this.
+IMPATIENT = """
+from llmb.supervision import auditing
+from llmb.supervision.stream import Patience
+Patience._LEAST_S = auditing._LIMIT_S = 8.0
+auditing.host_patience_s = lambda config: 0.0
+"""
+
+
+def hang_newest_process(started: Running) -> None:
+    """Stop the process of the run that was started last, by SIGSTOP."""
+    started.family = psutil.Process(started.process.pid).children(recursive=True)
+    max(started.family, key=lambda child: child.create_time()).suspend()
+
+
+@pytest.mark.full
+def test_a_worker_that_hangs_in_the_window_is_ended_after_the_limit(tmp_path: Path) -> None:
+    with harness.running(tmp_path / "out", *TINY, *LONG, first=IMPATIENT) as started:
+        started.wait_for("first step done")
+        hang_newest_process(started)
+        code = started.wait()
+        assert started.survivors() == []
+    done = Ended(code, "", started.stderr, started.output)
+    assert code == FAILED
+    assert "the worker has been silent for" in done.said[-1]
+    assert "the device or its plugin hangs" in done.log
+    assert not done.finished
+    assert not list(done.directory.glob(".scratch*"))
+
+
+@pytest.mark.full
+def test_an_honest_run_that_hangs_costs_its_rules_and_not_the_timing(tmp_path: Path) -> None:
+    with harness.running(tmp_path / "out", *TINY, first=IMPATIENT) as started:
+        started.wait_for("computing an honest run")
+        hang_newest_process(started)
+        code = started.wait()
+        assert started.survivors() == []
+    done = Ended(code, "", started.stderr, started.output)
+    assert code == 0, done.stderr
+    assert done.record["audit"]["verdict"] == "UNVERIFIED"
+    assert done.record["timing"]["repeats"]
+    assert not list(done.directory.glob(".scratch*"))
+
+
+@pytest.mark.full
+def test_a_run_directory_that_is_removed_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    with harness.running(tmp_path / "out", *TINY) as started:
+        started.wait_for("first step done")
+        (directory,) = started.output.iterdir()
+        shutil.rmtree(directory)
+        code = started.wait()
+    assert code == FAILED
+    last = [line for line in started.stderr.splitlines() if line.strip()][-1]
+    assert last.startswith("llmb: ")
+    assert directory.name in last
+    assert "Traceback" not in started.stderr
+
+
+@pytest.mark.full
+def test_a_clock_that_is_set_in_the_window_changes_nothing(tmp_path: Path) -> None:
+    needs.package("libfaketime")
+    found = find_spec("libfaketime")
+    assert found is not None
+    library = Path(str(found.origin)).parent / "vendor/libfaketime/src/libfaketime.so.1"
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    faked = {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    began_ns = time.monotonic_ns()
+    with harness.running(tmp_path / "out", *TINY, "--timed-steps=100", **faked) as started:
+        started.wait_for("first step done")
+        offset.write_text("+30d")
+        code = started.wait()
+        took_ns = time.monotonic_ns() - began_ns
+    done = Ended(code, "", started.stderr, started.output)
+    assert code == 0, done.stderr
+    times = [datetime.fromisoformat(found) for found in re.findall(LOG_TIME, done.log, re.M)]
+    assert times[-1] - times[0] > timedelta(days=29), "the fault took effect"
+    (repeat,) = done.record["timing"]["repeats"]
+    assert repeat["stop_ns"] - repeat["start_ns"] < took_ns
+    unlike = [each for each in done.record["audit"]["findings"] if each["status"] in BAD]
+    assert [each["id"] for each in unlike] == ["N2"], unlike
+    assert "library libfaketime.so.1 of libfaketime put before all others" in unlike[0]["message"]
 
 
 @pytest.mark.full

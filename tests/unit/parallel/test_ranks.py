@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from llmb.config import RankAddress
 from llmb.errors import RunFailedError
-from llmb.parallel.ranks import Ranks, _differences, _wait_for_all
+from llmb.parallel import ranks as module
+from llmb.parallel.ranks import Ranks, _differences, _wait_for_all, abort_collectives
 from tests.unit.builders_runtime import run_config
 
 
@@ -132,3 +133,22 @@ def test_ranks_may_have_found_another_way_of_multiplying_faster_but_not_be_asked
     (other,) = _differences(leading, side("FP16", wide=False))
     assert "FP16" in other
     assert other.startswith("precision ")
+
+
+def test_a_rank_sends_the_reason_before_it_aborts_its_collectives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(module, "abort_collectives", lambda: done.append("aborted"))
+    failed: Any = SimpleNamespace(
+        _calls_folder="", place=SimpleNamespace(rank=1), _give_up=done.append
+    )
+    Ranks._ended(failed, "rank 0 ended")
+    assert done == ["rank 0 ended", "aborted"]
+
+
+def test_collectives_are_aborted_without_an_error_where_there_are_none_or_gloos() -> None:
+    abort_collectives()  # without a process group
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    abort_collectives()
+    assert not dist.is_initialized()
