@@ -2,6 +2,7 @@
 
 python benchmarks/lookout.py --ranks 64,128,256,512
 python benchmarks/lookout.py --ranks 4096 --per-process 8 --fates killed,stopped,slow
+python benchmarks/lookout.py --rate 16          requests a second that one store answers 16 clients
 
 Each process is forked from one that has imported torch, is a client of a real TCPStore, and gives
 signs as a rank does. A fault is caused. At that moment every rank whose communication would fail
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import psutil
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from llmb.parallel.lookout import Lookout, announce
@@ -279,6 +281,37 @@ def one_reading(ranks: int, rounds: int = 20) -> list[float]:
     return found
 
 
+def store_rate(clients: int, seconds: float = 5.0) -> tuple[float, float]:
+    """Return the requests that one store answered in a second, and its CPU seconds a request.
+
+    Each client writes its sign and looks for the answer by turns, as a rank does.
+    """
+    came, asking = os.pipe()
+    port = free_port()
+    holder = os.fork()
+    if not holder:
+        held = TCPStore("127.0.0.1", port, None, True, LIMIT, wait_for_workers=False)
+        signal.pause()
+        del held
+    for number in range(clients):
+        if not os.fork():
+            store = TCPStore("127.0.0.1", port, None, False, LIMIT, wait_for_workers=False)
+            began, made = time.monotonic(), 0
+            while time.monotonic() - began < seconds:
+                store.set(key(number), Sign(made, LATE, "ranks.py:120, gather").written())
+                store.check(["failed"])
+                made += 2
+            os.write(asking, f"{made / (time.monotonic() - began)}\n".encode())
+            os._exit(0)
+    for _ in range(clients):
+        os.wait()
+    rate = sum(map(float, os.read(came, 2**16).split()))
+    spent = psutil.Process(holder).cpu_times()
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    return rate, (spent.user + spent.system) / (rate * seconds)
+
+
 def show(found: dict[str, Any]) -> str:
     """Return one row of the table."""
     seconds = [f"{found[name]:.2f}" if found["of"] else "" for name in ("first_s", "last_s")]
@@ -303,6 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fates", default=",".join(FATES))
     parser.add_argument("--warm", type=float, default=3.0, help="seconds before the fault")
     parser.add_argument("--reading", type=int, default=0, help="time one reading of so many signs")
+    parser.add_argument("--rate", type=int, default=0, help="clients that ask as fast as they can")
     parser.add_argument("--at-once", action="store_true", help="all faults beside one another")
     parser.add_argument("--json", action="store_true", help="print one line of JSON a fault")
     asked = parser.parse_args(arguments)
@@ -314,6 +348,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"one multi_get of {asked.reading:,} signs: median {statistics.median(took):.1f} ms "
             f"({min(took):.1f} to {max(took):.1f})"
         )
+        return 0
+    if asked.rate:
+        rate, cpu_s = store_rate(asked.rate)
+        print(f"{rate:,.0f} requests/s, {cpu_s * 1e6:.1f} us of the store's CPU time a request")
         return 0
     sizes, fates = [int(n) for n in asked.ranks.split(",")], asked.fates.split(",")
     made = [(fate, ranks) for ranks in sizes for fate in fates]

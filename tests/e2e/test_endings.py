@@ -172,17 +172,17 @@ auditing.host_patience_s = lambda config: 0.0
 """
 
 
-def hang_newest_process(started: Running) -> None:
-    """Stop the process of the run that was started last, by SIGSTOP."""
+def strike_newest_process(started: Running, number: signal.Signals) -> None:
+    """Send a signal to the process of the run that was started last; SIGSTOP lets it hang."""
     started.family = psutil.Process(started.process.pid).children(recursive=True)
-    max(started.family, key=lambda child: child.create_time()).suspend()
+    max(started.family, key=lambda child: child.create_time()).send_signal(number)
 
 
 @pytest.mark.full
 def test_a_worker_that_hangs_in_the_window_is_ended_after_the_limit(tmp_path: Path) -> None:
     with harness.running(tmp_path / "out", *TINY, *LONG, first=IMPATIENT) as started:
         started.wait_for("first step done")
-        hang_newest_process(started)
+        strike_newest_process(started, signal.SIGSTOP)
         code = started.wait()
         assert started.survivors() == []
     done = Ended(code, "", started.stderr, started.output)
@@ -194,10 +194,19 @@ def test_a_worker_that_hangs_in_the_window_is_ended_after_the_limit(tmp_path: Pa
 
 
 @pytest.mark.full
-def test_an_honest_run_that_hangs_costs_its_rules_and_not_the_timing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("computing an honest run", signal.SIGSTOP),
+        ("computing the reference", signal.SIGKILL),
+    ],
+)
+def test_a_process_of_the_audit_that_hangs_or_dies_costs_its_rules_and_not_the_timing(
+    tmp_path: Path, phase: str, number: signal.Signals
+) -> None:
     with harness.running(tmp_path / "out", *TINY, first=IMPATIENT) as started:
-        started.wait_for("computing an honest run")
-        hang_newest_process(started)
+        started.wait_for(phase)
+        strike_newest_process(started, number)
         code = started.wait()
         assert started.survivors() == []
     done = Ended(code, "", started.stderr, started.output)
