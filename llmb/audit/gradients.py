@@ -24,10 +24,11 @@ E1 = Rule(
     "E1",
     Level.BLOCK,
     "loss, gradients and logits are those of the reference",
-    measured="loss and all gradients of a real step, beside those of an honest run on the same "
-    "device; in 16 bits of two honest runs, the loss of one in float32, the rougher counts",
+    measured="loss and all gradients of a real step, compared with an honest run on the same "
+    "device; in 16 bits with two honest runs, the second with its loss in float32: the larger "
+    "error counts",
     limit="1.5 times the honest error together, 2 times for each parameter (FP32: 4 and 6)",
-    cannot_see="what is smaller than the format's own rounding through all layers",
+    cannot_see="errors smaller than the format's own rounding through all layers",
     evidence=(*_PASSES, STEP_VALUES),
     causes=(
         "a fused kernel that adds up in BF16 instead of FP32",
@@ -38,11 +39,12 @@ E2 = Rule(
     "E2",
     Level.BLOCK,
     "each branch of the model computes what the reference computes",
-    measured="bits of every branch and matrix by itself in two isolating probes; in 16 bits the "
-    "rougher of two honest runs counts, as in E1",
+    measured="bits of every branch and matrix, each measured separately in two isolating probes; "
+    "in 16 bits the larger error of two honest runs counts, as in E1",
     limit="0.75 bits below honest (FP32: 2; MX formats and NVFP4: 1, and 0.4 to 0.6 in the mean)",
-    cannot_see="a plugin that knows the probes and behaves; a part that not even the host's honest "
-    "run gets right with the last weights (at most one in ten)",
+    cannot_see="a plugin that recognises the probes and behaves honestly there; parts with too "
+    "large an error even in the host's honest run with the last weights (at most a tenth of all "
+    "parts)",
     evidence=_PASSES,
     modes=TRAINING,
     causes=(
@@ -56,13 +58,12 @@ E3 = Rule(
     "the model computes from its live weights and its present input",
     measured="the probes write weights, and new tokens into the same memory",
     limit="several bits of every probe, in the median",
-    cannot_see="weights or tokens that are stale in other passes than the probes",
+    cannot_see="stale weights or tokens outside the probes",
     evidence=_PASSES,
     causes=(
-        "a packed or quantised copy of the weights that is made once and not again when they "
-        "are written",
-        "a captured graph that reads its input from memory other than the batch, which is "
-        "filled anew",
+        "a packed or quantised copy of the weights that is not renewed when weights are written",
+        "a captured graph that reads its input from memory other than the batch, which is filled "
+        "anew",
     ),
 )
 P1 = Rule(
@@ -75,7 +76,7 @@ P1 = Rule(
     "sums in BF16 within a BF16 run",
     evidence=_PASSES,
     causes=(
-        "a switch that lets products be narrower than declared, such as allow_tf32 or "
+        "a switch that lets products be narrower than declared, for example allow_tf32 or "
         "reduced-precision reduction (see settings.diff)",
         "a layer that a library replaces by its FP8 version by default",
     ),

@@ -50,34 +50,34 @@ L1 = Rule(
     Level.BLOCK,
     "every step computes the gradients, or logits, that an honest run's step computes, and makes "
     "the optimizer's step",
-    measured="64 elements of each gradient in each step, and 32 of a moment, in turn (modes "
-    "forward and generate: 64 of each sequence's logits; of more than 128 parameters or sequences, "
-    "fewer): their places are told once the step is made, their digest leaves the worker one step "
-    "later; learning rates drawn from 1e-5 to 3e-4; an honest run replays the steps from the first "
-    "weights; a process without the plugin computes two steps of training, drawn afterwards, in a "
-    "wider format",
+    measured="in each step 64 elements of each gradient, and 32 of a moment, in turn (modes "
+    "forward and generate: 64 of each sequence's logits; fewer for more than 128 parameters or "
+    "sequences): the worker learns the sampled indices only after the computation, and hands over "
+    "the digest one step later; learning rates drawn from 1e-5 to 3e-4; an honest run replays the "
+    "steps from the first weights; a process without the plugin computes two steps of training, "
+    "drawn afterwards, in a wider format",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
-    "the median element of each gradient but biases (0.0625 at least in 16 bits; not in 8 bits); "
-    "in no step 0.4 of a parameter's usual length. Totals of gradients are without the twentieth "
-    "of the steps that is furthest off. In BF16 at least 0.0087 times the square root of the "
-    "layers, 1.5 times that for each parameter (12 layers: 0.030 and 0.045). Calls: 4 times "
-    "together, twice that for each call and each sequence, 0.4 of a sequence's usual length. FP32: "
-    "12 times (moments: 18). Where ranks share a model and clip gradients 0.005 at least (moments: "
-    "0.02)",
-    cannot_see="training: steps after the replayed ones, or after the 80th; more than 8 ranks, "
+    "the median element of each gradient except biases (0.0625 at least in 16 bits; not in 8 "
+    "bits); in no step 0.4 of a parameter's usual length. Totals of gradients leave out the "
+    "twentieth of the steps with the largest error. In BF16 at least 0.0087 times the square root "
+    "of the layers, 1.5 times as much for each parameter (12 layers: 0.030 and 0.045). Calls: 4 "
+    "times together, twice as much for each call and each sequence, 0.4 of a sequence's usual "
+    "length. FP32: 12 times (moments: 18). For ranks that share a model and clip gradients 0.005 "
+    "at least (moments: 0.02)",
+    cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
     "ranks that share a model of more than 16 GB, dropout, FP16, formats of fewer than 8 bits, "
-    "devices that record their steps (the plugin says so). Calls that were not drawn, where they "
-    "are more than 80 or take longer than two minutes. Less than the format's own rounding. One "
-    "step in twenty where no parameter is 0.4 of its length off: products in 4 bits there, 1.04 "
-    "times the tokens/s. Gradients of queries and keys in GPT-2's fused weights, left out in steps "
-    "and not in the last: 1.04 times",
+    "devices that record their steps (declared by the plugin). Calls that were not drawn, if there "
+    "are more than 80 or two minutes do not suffice. Errors smaller than the format's own "
+    "rounding. One step in twenty if no parameter is 0.4 of its length off: for example products "
+    "in 4 bits in these steps, 1.04 times the tokens/s. Gradients of queries and keys in GPT-2's "
+    "fused weights, left out in steps and not in the last: 1.04 times",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,
     causes=(
         "packed copies of weights that are refreshed every few steps, or once too late",
-        "another kernel in the honest run than in the worker, because a variable or switch "
-        "was set by hand",
+        "a different kernel in the honest run than in the worker, because a variable or switch was "
+        "set by hand",
     ),
 )
 RULES = (L1,)

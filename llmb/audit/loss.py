@@ -21,8 +21,8 @@ K2 = Rule(
     Level.FLAG,
     "the loss is finite and starts near ln(vocabulary)",
     measured="the losses read back at both ends of every window",
-    limit="ln(vocabulary) and what initial weights, the sample and the learning rate add",
-    cannot_see="another model whose loss is as large: E1 compares it",
+    limit="ln(vocabulary), plus the share of initial weights, sample and learning rate",
+    cannot_see="a different model with an equally large loss: E1 compares the model",
     modes=TRAINING,
     per_run=True,
     causes=(

@@ -41,11 +41,12 @@ N1 = Rule(
     "N1",
     Level.BLOCK,
     "no callable of torch or llmb was replaced undeclared, and objects have torch's own types",
-    measured="every callable and operator against what they were before the plugin was loaded, in "
-    "worker and honest run; in each pause and after each optimizer step the exact types of result, "
-    "parameters, gradients, optimizer and its state, and hooks, modes, tracers and handlers",
-    limit="none replaced; what a library's import does is told, declared patches are flagged; "
-    "types are those of torch and of few known packages",
+    measured="every callable and operator, compared with the state before the plugin was loaded, "
+    "in worker and honest run; in each pause and after each optimizer step the exact types of "
+    "result, parameters, gradients, optimizer and its state, and hooks, modes, tracers and "
+    "handlers",
+    limit="none replaced; replacements by a library's import are named, declared patches are "
+    "flagged; types are types of torch and of few known packages",
     cannot_see="native code that patches machine code",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,

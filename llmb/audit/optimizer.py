@@ -19,13 +19,13 @@ O1 = Rule(
     Level.BLOCK,
     "the optimizer is torch.optim.AdamW as the harness built it",
     measured="class, `step`, groups, hooks and step counters after the last step",
-    limit="every parameter once, the workload's constants",
-    cannot_see="what native code does inside `step`: O2 replays it",
+    limit="every parameter once, with the workload's constants",
+    cannot_see="native code inside `step`: O2 replays the step",
     evidence=(OPTIMIZER,),
     modes=TRAINING,
     causes=(
-        "a fused or distributed optimizer wrapped around torch.optim.AdamW, or a hook that a "
-        "library adds to it",
+        "a fused or distributed optimizer wrapped around torch.optim.AdamW, or a hook added by a "
+        "library",
         "post-processing that makes new parameters after the optimizer has them, or freezes some",
     ),
 )

@@ -34,14 +34,14 @@ K1 = Rule(
     Level.BLOCK,
     "the run is not faster than the device can be",
     measured="model FLOP/s of the fastest repeat, causal attention counted",
-    limit="below the datasheet's peak, and below the best product that the device attained before "
-    "and after",
-    cannot_see="a device's ceiling that was lowered by its own plugin",
+    limit="below the datasheet's peak, and below the best product measured on the device before "
+    "and after the run",
+    cannot_see="a device's ceiling lowered by its own plugin",
     observer="supervisor, calibrator",
     per_run=True,
     causes=(
-        "a backend whose peak_flops states the datasheet of a slower variant of the device",
-        "a ceiling that was measured while another program used the device",
+        "a backend with the peak_flops of a slower variant of the device",
+        "a ceiling measured while a second program used the device",
     ),
 )
 RULES = (K1,)

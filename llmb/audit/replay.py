@@ -34,20 +34,19 @@ O2 = Rule(
     "O2",
     Level.BLOCK,
     "replayed optimizer steps give the same weights",
-    measured="one step (three, where L1 does not compare every step): 257 elements of each "
-    "parameter (64 or more, where there are over 128 parameters) replayed by torch's own optimizer "
-    "and by its formula, with constants in float64 or float32; nothing changes until the next "
-    "step",
+    measured="one step (three, if L1 does not compare every step): 257 elements of each parameter "
+    "(64 or more for models with over 128 parameters) replayed by torch's own optimizer and by the "
+    "formula of AdamW, with constants in float64 or float32; nothing changes until the next step",
     limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",
     observer="worker, calibrator, offline",
-    cannot_see="elements and steps that are not sampled (L1 judges moments of each step); the last "
+    cannot_see="elements and steps without a sample (L1 judges moments of each step); the last "
     "elements that fill no vector of 64",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     modes=TRAINING,
     causes=(
-        "an own kernel for torch.optim with another order of operations or an approximate "
+        "an own kernel for torch.optim with a different order of operations or an approximate "
         "square root",
-        "a library that keeps weights or moments in another type than their tensors show",
+        "a library that keeps weights or moments in a different type than their tensors show",
     ),
 )
 RULES = (O2,)

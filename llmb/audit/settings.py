@@ -28,9 +28,9 @@ P3 = Rule(
     "P3",
     Level.NOTE,
     "precision settings and accumulator width",
-    measured="settings before and after; sums that come out right only if kept wide",
+    measured="settings before and after; sums that are correct only in a wide accumulator",
     limit="none: context",
-    cannot_see="switches of a library that torch does not know of",
+    cannot_see="switches of a library unknown to torch",
     evidence=(SETTINGS,),
 )
 RULES = (P3,)

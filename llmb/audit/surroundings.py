@@ -33,13 +33,13 @@ N2 = Rule(
     Level.FLAG,
     "no foreign threads, children, libraries or import hooks",
     measured="threads, processes, libraries, import hooks and tracers that came after the plugin; "
-    "in the timed steps each fork, process, thread, tracer, look at frames or at the collector's "
-    "objects, use of ctypes and read of a process's memory by plugin code; its audit hooks at any "
-    "time; CPU time of helper threads and of children",
-    limit="none but torch's, the plugin's libraries' and the system's; threads that llmb_helpers "
-    "declares, each within its share of CPU time (5 % of a core or less)",
-    cannot_see="a library of the system's that was replaced before the run; threads and tracers of "
-    "native code; code under the name of a file of torch's",
+    "in the timed steps each fork, process, thread, tracer, read of frames or of the garbage "
+    "collector's objects, use of ctypes and read of a process's memory by plugin code; audit hooks "
+    "of plugin code at any time; CPU time of helper threads and of children",
+    limit="only threads and libraries of torch, of the plugin and of the system; threads declared "
+    "by llmb_helpers, each within its share of CPU time (5 % of a core or less)",
+    cannot_see="a system library replaced before the run; threads and tracers of native code; code "
+    "under the name of a file of torch",
     evidence=(SURROUNDINGS,),
     causes=(
         "a thread or child process of the plugin for telemetry or compiling, which "

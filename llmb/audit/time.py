@@ -44,9 +44,10 @@ T2 = Rule(
     Level.BLOCK,
     "every fence synchronised the device and read results back",
     measured="fences and their order; the pace of both halves of the window, and of blocks with "
-    "audited steps where L1 does not compare every step; the tail",
-    limit="every fence there and in order; at one pace, but for what the host may have disturbed",
-    cannot_see="work that nothing depends on which a fence reads back",
+    "audited steps if L1 does not compare every step; the tail",
+    limit="every fence present and in order; an equal pace, except for possible disturbances of "
+    "the host",
+    cannot_see="unfinished work that does not affect the values read back by a fence",
     observer="supervisor",
     per_run=True,
     also_flags=True,

@@ -15,17 +15,16 @@ G1 = Rule(
     "G1",
     Level.BLOCK,
     "a timed step does what an audited step does",
-    measured="gradients of a step inside the window that was like any other until its pause; not "
-    "where L1 compares every step of training",
+    measured="gradients of a step inside the window, unknown to the worker as audited until its "
+    "pause; not if L1 compares every step of training",
     limit="as E1",
-    cannot_see="what is done in a random half of the steps, one time in four; parameters that no "
-    "honest run gets right in that step, which it counts",
+    cannot_see="a cheat in a random half of the steps, one time in four; parameters with too large "
+    "an error even in the honest run of the step (the finding counts these parameters)",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     causes=(
-        "a kernel that is chosen anew (autotuned) after the first steps and adds up in a "
-        "narrower type",
-        "gradients that are still being reduced or copied on another stream when the "
-        "optimizer reads them",
+        "a kernel that is chosen anew (autotuned) after the first steps and adds up in a narrower "
+        "type",
+        "gradients still being reduced or copied on a second stream while the optimizer reads them",
     ),
 )
 RULES = (G1,)

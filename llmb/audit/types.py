@@ -36,9 +36,9 @@ P2 = Rule(
     "P2",
     Level.FLAG,
     "the types seen computing fit the declared precision",
-    measured="one watched step and the compiled programs, or the device's own program text",
+    measured="one observed step and the compiled programs, or the device's own program text",
     limit="no operand of a matrix product is narrower than declared",
-    cannot_see="kernels called past torch's dispatcher",
+    cannot_see="kernels called without torch's dispatcher",
     evidence=(PROGRAM, TYPES),
     any_evidence=True,
     causes=(

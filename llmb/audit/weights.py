@@ -17,17 +17,17 @@ W1 = Rule(
     "W1",
     Level.BLOCK,
     "weights after post-processing are the pristine ones, bit for bit",
-    measured="digests after post-processing against those that a process without the plugin makes "
-    "from the seed; how far each weight has moved by the end",
-    limit="the same bits; no further than AdamW can take a weight",
+    measured="digests after post-processing, compared with digests that a process without the "
+    "plugin makes from the seed; the distance that each weight has moved by the end",
+    limit="the same bits; no further than AdamW can move a weight",
     cannot_see="weights swapped between two audited steps and put back",
     observer="worker, verifier",
     evidence=(WEIGHTS,),
     causes=(
-        "a fused or repacked weight without llmb_parameter_map, or a map that reads the "
-        "wrong half of it",
-        "post-processing that casts weights to another type and back, or initialises a "
-        "module again",
+        "a fused or repacked weight without llmb_parameter_map, or a map that reads the wrong half "
+        "of a fused weight",
+        "post-processing that casts weights to a different type and back, or initialises a module "
+        "again",
     ),
 )
 RULES = (W1,)

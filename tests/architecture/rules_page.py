@@ -34,11 +34,9 @@ def causes(rules: Iterable[Rule]) -> str:
 
 
 def of_training(rules: Iterable[Rule]) -> str:
-    """Return the sentence that names the rules which are about training alone."""
+    """Return the sentence with the rules of training alone."""
     ids = ", ".join(rule.id for rule in rules if rule.modes == TRAINING)
-    return (
-        f"\nIn modes forward and generate, where there is nothing to train, all apply but {ids}.\n"
-    )
+    return f"\nModes forward and generate train nothing: all rules apply but {ids}.\n"
 
 
 def rendered(page: str) -> str:

@@ -32,17 +32,17 @@ _RATE = 1e12
 
 
 def fences_deleted(runs: Runs) -> Files:
-    """What the fences read back is left out."""
+    """The values read back by the fences are left out."""
     return {name: content for name, content in runs.honest.items() if name != _FENCES}
 
 
 def fences_of_junk(runs: Runs) -> Files:
-    """What the fences read back is replaced by bytes that are nothing."""
+    """The values read back by the fences are replaced by junk bytes."""
     return runs.honest | {_FENCES: b"junk" * 1000}
 
 
 def fences_of_numbers(runs: Runs) -> Files:
-    """The parameters that the fences read back are other numbers, of the right shape."""
+    """The parameters read back by the fences are wrong numbers, of the right shape."""
     from safetensors.torch import load, save
 
     tensors = load(runs.honest[_FENCES])
@@ -50,7 +50,7 @@ def fences_of_numbers(runs: Runs) -> Files:
 
 
 def fences_of_another(runs: Runs) -> Files:
-    """What the fences read back is another run's, and the record has that run's losses."""
+    """Fence values, and the losses in the record, belong to a different run."""
     other = record_of(runs.other).timing.repeats[0]
 
     def edit(data: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def fences_of_another(runs: Runs) -> Files:
 
 
 def losses_changed(runs: Runs) -> Files:
-    """The losses in the record are lower than those that were read back."""
+    """The losses in the record are lower than the losses read back."""
 
     def edit(data: dict[str, Any]) -> None:
         _set_losses(data, data["loss_first"] - 0.5, data["loss_last"] - 0.5)
@@ -82,13 +82,13 @@ def evidence_renamed(runs: Runs) -> Files:
 
 
 def header_deleted(runs: Runs) -> Files:
-    """What names the run of the evidence is left out."""
+    """The file with the run's name (`repeat.json`) is left out of the evidence."""
     name = f"{_FOLDER}/{evidence.REPEAT}"
     return {n: content for n, content in runs.honest.items() if n != name}
 
 
 def called_older(runs: Runs) -> Files:
-    """A run claims rules 2, by which there is no rule L1 and evidence names no run."""
+    """A run claims rules 2, without rule L1 and without a run's name in the evidence."""
 
     name = f"{_FOLDER}/{evidence.REPEAT}"
     kept = {n: content for n, content in runs.honest.items() if n != name}
@@ -96,7 +96,7 @@ def called_older(runs: Runs) -> Files:
 
 
 def tensor_of_no_parameter(runs: Runs) -> Files:
-    """The gradients show a layer that the model does not have."""
+    """The gradients have a layer that the model lacks."""
     from safetensors.torch import load, save
 
     name = f"{_FOLDER}/{audited.GRADIENTS}"
@@ -106,7 +106,7 @@ def tensor_of_no_parameter(runs: Runs) -> Files:
 
 
 def segment_too_long(runs: Runs) -> Files:
-    """An audited step shows more elements of a parameter than are read, all of them good ones."""
+    """An audited step has more elements of a parameter than were sampled, all correct."""
     import torch
     from safetensors.torch import load, save
 
@@ -126,7 +126,7 @@ def segment_too_long(runs: Runs) -> Files:
 
 
 def toy_called_official(runs: Runs) -> Files:
-    """A run of two narrow layers is called llama-1.4b, and every number in its record fits that."""
+    """A run of two narrow layers is called llama-1.4b, and all numbers fit the name."""
     record = record_of(runs.toy)
     config = record.config.model_copy(update={"shape_overrides": {}})
     workload = workloads.of(config)

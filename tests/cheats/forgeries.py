@@ -26,7 +26,7 @@ def faster(runs: Runs) -> Files:
 
 
 def window_shortened(runs: Runs) -> Files:
-    """The supervisor's stamps are drawn together by half, and every number derived from them."""
+    """The supervisor's stamps are compressed to half, and all derived numbers are adapted."""
 
     def edit(data: dict[str, Any]) -> None:
         begin = data["fence_ns"][0]
@@ -39,7 +39,7 @@ def window_shortened(runs: Runs) -> Files:
 
 
 def every_stamp_invented(runs: Runs) -> Files:
-    """All stamps, the worker's too, are drawn together by half."""
+    """All stamps, also the worker's, are compressed to half the time."""
 
     def edit(data: dict[str, Any]) -> None:
         for name in ("fence_ns", "fence_worker_ns", "step_ns"):
@@ -63,7 +63,7 @@ def slower_repeat_dropped(runs: Runs) -> Files:
 
 
 def verdict_raised(runs: Runs) -> Files:
-    """The verdict says that another party has repeated the run."""
+    """The verdict claims a repetition by a second party."""
 
     def edit(data: dict[str, Any]) -> None:
         data["audit"]["verdict"] = "REPRODUCED"
@@ -72,7 +72,7 @@ def verdict_raised(runs: Runs) -> Files:
 
 
 def findings_passed(runs: Runs) -> Files:
-    """Every finding of an INVALID run is made a pass, and the verdict with them."""
+    """Every finding of an INVALID run becomes a pass, and the verdict CONSISTENT."""
 
     def edit(data: dict[str, Any]) -> None:
         for finding in data["audit"]["findings"]:
@@ -97,7 +97,7 @@ def precision_raised(runs: Runs) -> Files:
 
 
 def seed_changed(runs: Runs) -> Files:
-    """Another seed is given than the one whose weights and tokens were used."""
+    """The record claims a seed different from the seed of the weights and tokens."""
 
     def edit(data: dict[str, Any]) -> None:
         data["config"]["seed"] += 1
@@ -128,7 +128,7 @@ def made_official(runs: Runs) -> Files:
 
 
 def optimizer_evidence_edited(runs: Runs) -> Files:
-    """The evidence of another learning rate is written over."""
+    """Evidence of a different learning rate is overwritten."""
     name = "evidence/repeat-0/optimizer.json"
     data = json.loads(runs.honest[name])
     data["groups"][0]["lr"] = 0.0
@@ -168,7 +168,7 @@ def gradients_of_the_reference(runs: Runs) -> Files:
 
 
 def evidence_of_another(runs: Runs) -> Files:
-    """The evidence of an INVALID run's gradients is that of an honest run with another seed."""
+    """An INVALID run has the gradient evidence of an honest run with a different seed."""
     names = ("gradients", "honest", "reference", "steps", "replay")
     folder = "evidence/repeat-0"
     taken = {f"{folder}/{n}.safetensors": runs.other[f"{folder}/{n}.safetensors"] for n in names}
@@ -204,18 +204,18 @@ def file_added(runs: Runs) -> Files:
 
 
 def record_of_another(runs: Runs) -> Files:
-    """The record, with its copies, is that of another run."""
+    """The record, with its copies, belongs to a different run."""
     names = ("record.json", "audit.json", "system.json")
     return runs.honest | {name: runs.other[name] for name in names}
 
 
 def readable_diff_edited(runs: Runs) -> Files:
-    """The readable diff of the model shows nothing of what the plugin did."""
+    """The readable diff of the model hides the plugin's changes."""
     return runs.invalid | {"settings.diff": b"", "model.diff": b"# nothing\n"}
 
 
 def processor_upgraded(runs: Runs) -> Files:
-    """The record names another processor."""
+    """The record names a different processor."""
 
     def edit(data: dict[str, Any]) -> None:
         data["system"]["cpu"]["model"] = "Colossus 9000"

@@ -14,39 +14,39 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to-lie.md"
 _HEAD = """\
 # How to lie to llmb, and what happens
 
-Each line is a lie that was tried on a fresh honest run, and is a test. Whoever finds another one: open an issue, or better a pull request
-with a forger beside `tests/cheats/forgeries.py`. Plugins that cheat while they run are another list:
-[tests/cheats/README.md](../tests/cheats/README.md). Written by `python -m tests.cheats.lies_page`.
+Each line is a lie that was tried on a fresh honest run, and is a test. For a new lie open an issue, or better a pull request
+with a forger beside `tests/cheats/forgeries.py`. A second list has plugins that cheat while they run:
+[tests/cheats/README.md](../tests/cheats/README.md). `python -m tests.cheats.lies_page` writes this page.
 
-## Who vouches for a figure
+## Levels of trust
 
-A leaderboard shows the level of trust of each row, and what is trusted more stands first. Each level excludes more:
+A leaderboard shows the level of trust of each row, the highest level first. Each level excludes more lies:
 
-| level | how a row gets there | a liar must at least |
+| level | condition | a liar must at least |
 |---|---|---|
-| self-reported | the bundle passes `llmb verify` | write every file of a bundle so that all fit together: a program of a few hundred lines, and no run |
+| self-reported | the bundle passes `llmb verify` | write every file of a bundle so that all fit together: a program of a few hundred lines, without a run |
 | recomputed | a maintainer has run `llmb verify --recompute --list-in submissions BUNDLE`, which lists the bundle in `submissions/recomputed.json` | compute the steps of this seed and nonce: a real run, as slow as the liar likes |
-| time-stamped | all steps were computed again (`--recompute full`), and two tokens of an authority in `submissions/authorities.pem` leave at least 90 % of the figure ([time-stamps.md](time-stamps.md)) | compute the steps as fast as the row says, on whatever hardware: a faster machine than the one described; or claim 11 % more than the clock leaves |
-| repeated | another organisation's signed run of the same configuration is within 5 % on hardware of the same class | have a partner who lies, too |
+| time-stamped | all steps were recomputed (`--recompute full`), and two tokens of an authority in `submissions/authorities.pem` leave at least 90 % of the figure ([time-stamps.md](time-stamps.md)) | compute the steps as fast as the row claims, for example on a faster machine than described; or claim 11 % more than the authority's clock allows |
+| repeated | a signed run of a second organisation with the same configuration is within 5 % on hardware of the same class | have a partner who lies, too |
 
-Time is the weak point of the first two: stamps are the host's own. A record's fields that nobody can check are marked *declared* on every page.
+Time is the weak point of the first two levels: stamps come from the host's own clock. Every page marks unverifiable fields of a record as *declared*.
 """
 
 _ONE = """
 ## In a bundle
 
-"refused: `audit`" names the check of `llmb verify` that refuses the bundle.
+"refused: `audit`" names the check of `llmb verify` that refuses the bundle. Example: `llmb verify` of the lie `faster` ends with exit code 6.
 
-| lie | what is done | what happens |
+| lie | change | result |
 |-|-|-|
 """
 
 _TREE = """
 ## In a pull request
 
-`llmb verify --tree submissions --base COMMIT` refuses each, with a line that says so (`tests/unit/submission/test_tree.py`).
+`llmb verify --tree submissions --base COMMIT` refuses each change, with a line (`tests/unit/submission/test_tree.py`).
 
-| what is done | the line says |
+| change | the line contains |
 |-|-|
 """
 
@@ -55,13 +55,13 @@ _COPIES = """
 
 Two bundles below one folder share no run id, no nonce and no evidence (`tests/unit/cli/test_copies.py`, `tests/unit/submission/test_clashes.py`).
 
-| what is done | what happens |
+| change | result |
 |-|-|
-| One bundle lies under several names; only the run id differs. | One row: the bundle that git says came first. Without history none. |
+| One bundle lies under several names; only the run id differs. | One row: the first bundle in git's history. Without history none. |
 | A copy lies in a folder that sorts before the owner's. | The owner's row stays. |
 | Three JSON files have no evidence. | Refused, and not ranked. |
 | One run is two bundles with two keys and two seeds, and repeats itself. | Not REPRODUCED: both are one run. |
-| As the first, and one number is changed in every evidence file, and what follows from it. | **Two rows**, both self-reported. `llmb verify --recompute` refuses the copy. |
+| As the first, with one changed number in every evidence file, and all derived values adapted. | **Two rows**, both self-reported. `llmb verify --recompute` refuses the copy. |
 """
 
 

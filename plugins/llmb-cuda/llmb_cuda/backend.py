@@ -16,7 +16,7 @@ class CudaBackend(Accelerator):
     """One NVIDIA device of a CUDA build of torch."""
 
     def __init__(self, device: str, *, replays_graphs: bool = False) -> None:
-        """Drive ``device``, such as ``cuda:0``.
+        """Drive ``device``, for example ``cuda:0``.
 
         Raises:
             UnavailableError: torch is not built for CUDA, or finds no such device.
@@ -33,35 +33,35 @@ class CudaBackend(Accelerator):
         properties = torch.cuda.get_device_properties(self.index)
         self.name: str = properties.name
         self.capability: tuple[int, int] = (properties.major, properties.minor)
-        #: A GPU and a share of one may have the same name: their size tells them apart.
+        #: A GPU and a MIG instance may have the same name: the size tells them apart.
         self.multiprocessors: int | None = getattr(properties, "multi_processor_count", None)
         self.nvml = Nvml.open(str(properties.uuid))
 
     def energy(self) -> EnergyReading | None:
-        """The driver's energy counter, on devices that have one (Volta and later)."""
+        """Return the driver's energy counter, None before Volta."""
         joules = self.nvml.energy_joules()
         if joules is None:
             return None
         return EnergyReading(joules=joules, source="counter", scope=self.nvml.scope)
 
     def telemetry(self) -> dict[str, float]:
-        """Clocks, temperature, power, throttling, and memory in use by whoever uses it."""
+        """Return clocks, temperature, power, throttling, and memory in use by all processes."""
         total, free = self.nvml.memory()
         used = {} if total is None or free is None else {"memory_used_bytes": float(total - free)}
         return {**self.nvml.telemetry(), **used}
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """The datasheet's dense peak, where the part is known; none of a MIG instance.
+        """Return the datasheet's dense peak, None for an unknown part and for a MIG instance.
 
-        No document prints an instance's: its share of the multiprocessors is published, the clock
-        at which it computes is not.
+        No document prints the peak of an instance: the share of the multiprocessors is published,
+        the clock is not. Example: 3g of an A100 has 42 of 108 multiprocessors.
         """
         if self.nvml.is_part:
             return None
         return peak(self.name, precision, self.multiprocessors)
 
     def versions(self) -> dict[str, str]:
-        """CUDA, cuDNN, NCCL and Triton as torch uses them, and what NVML tells of the device."""
+        """Return the versions of CUDA, cuDNN, NCCL and Triton used by torch, and NVML's facts."""
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         found = {
             "cuda": str(torch.version.cuda),

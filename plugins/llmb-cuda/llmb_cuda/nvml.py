@@ -1,7 +1,7 @@
-"""NVIDIA's management library (NVML, by way of nvidia-ml-py) for one device of torch.
+"""NVIDIA's management library (NVML, through nvidia-ml-py) for one device of torch.
 
-Everything here is optional. Without the library, without the device, or where a single query is
-refused, the fact is missing; nothing raises and nothing is 0 that was not read as 0.
+Every fact is optional. Without the library, without the device, or after a refused query, the fact
+is missing. No method raises, and a 0 is always a 0 read from NVML.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# Numbers of nvml.h, which are part of its binary interface and do not change. The constants of
-# nvidia-ml-py are avoided, because a missing one would cost the whole reading.
+# Numbers of nvml.h, part of the binary interface, which do not change. The constants of
+# nvidia-ml-py are avoided, because a missing constant would cost the whole reading.
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _SENSOR_GPU = 0
 _P2P_NVLINK, _P2P_OK = 2, 0
 _MAX_LINKS = 36
 _ANCESTORS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 #: NVML's clocks event reasons that are throttling: software power cap (0x4), hardware slowdown
-#: (0x8), software (0x20) and hardware (0x40) thermal slowdown, hardware power brake (0x80). Idle
-#: (0x1), application clocks (0x2), sync boost (0x10), display clocks (0x100), board limit (0x200)
-#: and reliability voltage (0x400) are not.
+#: (0x8), software (0x20) and hardware (0x40) thermal slowdown, hardware power brake (0x80). Not
+#: throttling: idle (0x1), application clocks (0x2), sync boost (0x10), display clocks (0x100),
+#: board limit (0x200) and reliability voltage (0x400).
 THROTTLING = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
 
@@ -29,31 +29,32 @@ class _NvmlHandles:
     """The library and its handles, each fetched once."""
 
     library: Any
-    #: The torch device; a MIG instance has a handle of its own, None where it is not known which.
+    #: The torch device. A MIG instance has its own handle, None if the instance is unknown.
     device: Any
-    #: The GPU that it is, or is a part of: it has the clocks, the sensors and the links.
+    #: The GPU of the device, or the GPU that a MIG instance belongs to: has clocks, sensors and
+    #: links.
     board: Any
     is_part: bool
 
 
 class Nvml:
-    """What NVML tells of one device; an object without a device knows nothing and says why."""
+    """The facts of NVML about one device; without a device the object knows only the reason."""
 
     def __init__(self, opened: _NvmlHandles | None, failure: str | None = None) -> None:
-        """Wrap handles of an initialized library; ``open`` finds them."""
+        """Store handles of an initialized library; ``open`` finds the handles."""
         self._opened = opened
         self._failure = failure
-        #: The device is a MIG instance, be it one that NVML does not tell from its siblings.
+        #: The device is a MIG instance, even if NVML cannot tell the instance from its siblings.
         self.is_part = opened is not None and opened.is_part
-        #: What energy and power are of: a MIG instance's are those of the GPU it is a part of.
+        #: Owner of the energy and power figures: for a MIG instance the whole GPU.
         self.scope: Literal["device", "package"] = "package" if self.is_part else "device"
 
     @classmethod
     def open(cls, uuid: str) -> Nvml:
-        """Open NVML for the device with this UUID, as torch prints it or with NVML's prefix.
+        """Open NVML for the device with this UUID, as torch prints the UUID or with NVML's prefix.
 
-        Indices would not do: CUDA_VISIBLE_DEVICES renumbers torch's devices, not NVML's. The
-        library stays initialized until the process ends.
+        Indices do not work: CUDA_VISIBLE_DEVICES renumbers torch's devices, not NVML's. The library
+        stays initialized until the process ends.
         """
         try:
             return cls(_open(uuid))
@@ -61,7 +62,7 @@ class Nvml:
             return cls(None, " ".join(f"{type(error).__name__}: {error}".split()))
 
     def why_not(self) -> str | None:
-        """Return the error because of which there is no device here, None if there is one."""
+        """Return the error that made ``open`` fail, None with a device."""
         return self._failure
 
     def energy_joules(self) -> float | None:
@@ -70,10 +71,10 @@ class Nvml:
         return None if millijoules is None else millijoules / 1e3
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Return the device's memory in bytes: all of it, and what is free.
+        """Return the device's total and free memory in bytes.
 
-        Both are None of a MIG instance without a handle of its own: the GPU's would be those of
-        all its instances together.
+        Both are None for a MIG instance without its own handle: the GPU's memory counts all
+        instances together.
         """
         info = None
         if self._opened is not None and self._opened.device is not None:
@@ -81,23 +82,23 @@ class Nvml:
         return (None, None) if info is None else (int(info.total), int(info.free))
 
     def telemetry(self) -> dict[str, float]:
-        """Read clocks, temperature, power and throttling as they are now.
+        """Read clocks, temperature, power and throttling at present.
 
-        Power is NVML's: what it is now on GA100 (A100, A30) and older boards, the mean of the last
-        second on newer ones. ``throttle_reasons`` is the bit mask of which ``throttled`` (1 or 0)
-        says whether it has a bit of ``THROTTLING``.
+        Power is NVML's figure: the present power on GA100 (A100, A30) and older boards, the mean of
+        the last second on newer boards. ``throttle_reasons`` is a bit mask; ``throttled`` is 1 if
+        the mask has a bit of ``THROTTLING``, else 0.
         """
         milliwatts = self._ask("nvmlDeviceGetPowerUsage")
         reasons = self._first(
             ("nvmlDeviceGetCurrentClocksEventReasons",),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons",),  # its name before driver 535
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),  # the name before driver 535
         )
         readings = {
             "clock_mhz": self._ask("nvmlDeviceGetClockInfo", _CLOCK_SM),
             "memory_clock_mhz": self._ask("nvmlDeviceGetClockInfo", _CLOCK_MEMORY),
             "temperature_c": self._first(
                 ("nvmlDeviceGetTemperatureV", _SENSOR_GPU),
-                ("nvmlDeviceGetTemperature", _SENSOR_GPU),  # its name before driver 570
+                ("nvmlDeviceGetTemperature", _SENSOR_GPU),  # the name before driver 570
             ),
             "power_w": None if milliwatts is None else milliwatts / 1e3,
             "throttled": None if reasons is None else bool(reasons & THROTTLING),
@@ -106,7 +107,7 @@ class Nvml:
         return {name: float(value) for name, value in readings.items() if value is not None}
 
     def facts(self) -> dict[str, str]:
-        """Return driver, firmware, limits, modes and links as text; what is not told is absent."""
+        """Return driver, firmware, limits, modes and links as text, without unknown facts."""
         if self._opened is None:
             return {"nvml": f"not available: {self._failure}"}
         cuda = self._call("nvmlSystemGetCudaDriverVersion")
@@ -130,7 +131,7 @@ class Nvml:
         return {name: _text(value) for name, value in found.items() if value not in (None, "")}
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return what the library answers, None where it refuses or has no such function."""
+        """Return the library's answer, None after a refusal or for a missing function."""
         if self._opened is None:
             return None
         try:
@@ -139,7 +140,7 @@ class Nvml:
             return None
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Return what the library answers about the GPU."""
+        """Return the library's answer about the GPU."""
         return None if self._opened is None else self._call(name, self._opened.board, *arguments)
 
     def _first(self, *questions: tuple[Any, ...]) -> Any:
@@ -150,7 +151,7 @@ class Nvml:
         return None
 
     def _pcie(self) -> str | None:
-        """Tell generation and width of the link to the host: now, and what it could have."""
+        """Return generation and width of the link to the host, and the maximum if different."""
         now, best = (
             tuple(self._ask(f"nvmlDeviceGet{which}PcieLink{what}") for what in _PCIE)
             for which in ("Curr", "Max")
@@ -161,17 +162,17 @@ class Nvml:
         return text if None in best or best == now else text + " (max Gen{} x{})".format(*best)
 
     def _active_links(self) -> int | None:
-        """Count the NVLink links that are up, None for a GPU without NVLink."""
+        """Count the active NVLink links, None for a GPU without NVLink."""
         states = []
         for link in range(_MAX_LINKS):
             state = self._ask("nvmlDeviceGetNvLinkState", link)
-            if state is None:  # one past the last link is an invalid argument
+            if state is None:  # an index past the last link is an invalid argument
                 break
             states.append(state)
         return sum(state == 1 for state in states) if states else None
 
     def _topology(self) -> str | None:
-        """Tell the way to each other GPU in the terms of ``nvidia-smi topo -m``."""
+        """Return the path to each other GPU in the terms of ``nvidia-smi topo -m``."""
         own = self._ask("nvmlDeviceGetIndex")
         found = []
         for index in range(self._call("nvmlDeviceGetCount") or 0):
@@ -183,7 +184,7 @@ class Nvml:
 
     def _way_to(self, other: Any) -> str | None:
         if self._ask("nvmlDeviceGetP2PStatus", other, _P2P_NVLINK) == _P2P_OK:
-            # Links to this one GPU; none of them where all go to a switch.
+            # Links to this GPU; 0 if all links go to a switch.
             links = self._links_to(other) or self._active_links()
             return f"NVLink x{links}" if links else "NVLink"
         return _ANCESTORS.get(self._ask("nvmlDeviceGetTopologyCommonAncestor", other))
@@ -214,8 +215,8 @@ def _open(uuid: str) -> _NvmlHandles:
     if _is_part(library, device):
         board = library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
         return _NvmlHandles(library, device, board, is_part=True)
-    # CUDA's older call for a UUID answers the GPU's for each instance of it, and where MIG is on,
-    # CUDA computes on nothing else than instances.
+    # CUDA's older call for a UUID returns the GPU's UUID for each instance. With MIG on, CUDA
+    # computes on instances only.
     if _in_mig_mode(library, device):
         return _NvmlHandles(library, None, device, is_part=True)
     return _NvmlHandles(library, device, device, is_part=False)
@@ -224,19 +225,19 @@ def _open(uuid: str) -> _NvmlHandles:
 def _is_part(library: Any, device: Any) -> bool:
     try:
         return bool(library.nvmlDeviceIsMigDeviceHandle(device))
-    except Exception:  # a driver that knows no MIG
+    except Exception:  # a driver without MIG
         return False
 
 
 def _in_mig_mode(library: Any, device: Any) -> bool:
     try:
         return _switch(library.nvmlDeviceGetMigMode(device)) == "enabled"
-    except Exception:  # a GPU or a driver that knows no MIG
+    except Exception:  # a GPU or a driver without MIG
         return False
 
 
 def _switch(mode: Any) -> str | None:
-    """Name a mode; where NVML tells the present and the pending one, the present."""
+    """Name a mode; of a pair (present, pending), name the present mode."""
     present = mode[0] if isinstance(mode, (list, tuple)) else mode
     return {0: "disabled", 1: "enabled"}.get(present)
 

@@ -1,10 +1,10 @@
-"""Dense datasheet peaks of NVIDIA devices, by the name that torch gives them.
+"""Dense datasheet peaks of NVIDIA devices, by torch's device name.
 
-FP32 is the rate of the CUDA cores; TF32, FP16, BF16 and FP8 are the tensor cores'. Where a document
-prints the rate with 2:4 sparsity it is halved, where it prints eight GPUs it is divided by eight,
-and the source says so. A name is matched whole: a part, a variant, a MIG instance or a virtual GPU
-that is not in the table has no peak here. Nor has a device whose number of multiprocessors is
-another than the part's: a share of the GPU under the whole GPU's name.
+FP32 is the rate of the CUDA cores; TF32, FP16, BF16 and FP8 are rates of the tensor cores. A rate
+printed with 2:4 sparsity is halved, a rate printed for eight GPUs is divided by eight, and the
+source says so. A name must match in full: an unknown part, variant, MIG instance or virtual GPU has
+no peak here. A device with a different number of multiprocessors than the part has no peak either:
+the device is a share of the GPU under the whole GPU's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmb.plugin import Peak
 
 @dataclass(frozen=True)
 class _Printed:
-    """A figure as the document prints it, in TFLOP/s, and what one dense device's share is."""
+    """A figure as printed in the document, in TFLOP/s, and the divisor for one dense device."""
 
     teraflops: float
     divisor: int = 1
@@ -33,7 +33,7 @@ def _eight_sparse(teraflops: float) -> _Printed:
 
 @dataclass(frozen=True)
 class _GpuPeaks:
-    """One column of a datasheet. The names are without the "NVIDIA" or "Tesla" in front."""
+    """One column of a datasheet. ``names`` leave out the prefix "NVIDIA" or "Tesla"."""
 
     names: tuple[str, ...]
     document: str
@@ -42,7 +42,7 @@ class _GpuPeaks:
     fp16: float | _Printed | None = None
     bf16: float | _Printed | None = None
     fp8: float | _Printed | None = None
-    #: From the document or, where it prints none, from a device's log; None where none was read.
+    #: From the document or, failing a document, from a device's log; None without a source.
     multiprocessors: int | None = None
 
 
@@ -92,7 +92,7 @@ _PARTS = (
     _GpuPeaks(
         ("L40",), "NVIDIA L40 datasheet", fp32=90.5, tf32=90.5, fp16=181.05, bf16=181.05, fp8=362
     ),
-    # Printed as "362.05 | 733": the dense figure is not half of the sparse one, and is taken as is.
+    # Printed as "362.05 | 733": the dense figure is not half of the sparse, and is as printed.
     _GpuPeaks(
         ("L40S",),
         "NVIDIA L40S specifications (nvidia.com/en-us/data-center/l40s)",
@@ -102,7 +102,7 @@ _PARTS = (
         bf16=362.05,
         fp8=733,
     ),
-    # This datasheet names one tensor figure only, and public copies disagree on the other formats.
+    # The datasheet names a single tensor figure, and public copies disagree on further formats.
     _GpuPeaks(
         ("RTX 6000 Ada Generation",),
         "NVIDIA RTX 6000 Ada Generation datasheet (2504660)",
@@ -179,7 +179,7 @@ _PARTS = (
         multiprocessors=148,
     ),
     # NVIDIA's dgxc-benchmarking README (2026) rates the GPUs of GB200 and GB300 at 2,450 in BF16
-    # and 4,900 in FP8; what the specifications print is taken here.
+    # and 4,900 in FP8; the table has the figures of the specifications.
     _GpuPeaks(
         ("GB200",),
         "NVIDIA GB200 NVL72 specifications (nvidia.com/en-us/data-center/gb200-nvl72), Superchip",
@@ -214,13 +214,13 @@ _FORMATS = ("FP32", "TF32", "FP16", "BF16", "FP8")
 
 
 def peak(device_name: str, precision: str, multiprocessors: int | None = None) -> Peak | None:
-    """Return the dense peak of one device, None where none is published or the name is unknown.
+    """Return the dense peak of one device, None for an unpublished peak or an unknown name.
 
     Args:
-        device_name: what ``torch.cuda.get_device_name`` returns, such as "NVIDIA H100 PCIe".
+        device_name: the result of ``torch.cuda.get_device_name``, for example "NVIDIA H100 PCIe".
         precision: "FP32", "TF32", "FP16", "BF16" or "FP8".
-        multiprocessors: torch's ``multi_processor_count``, where it is known: 108 for an A100, 42
-            for a 3g instance of one.
+        multiprocessors: torch's ``multi_processor_count`` if known, for example 108 for an A100, 42
+            for a 3g instance of an A100.
     """
     part = _BY_NAME.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
     if part is None or precision not in _FORMATS:

@@ -1,4 +1,4 @@
-"""NVIDIA's hooks. What the vendors of torch accelerators share is in ``llmb.plugin.kit``."""
+"""NVIDIA's hooks. ``llmb.plugin.kit`` has the code common to all torch accelerators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def llmb_options() -> list[PluginOption]:
 
 @hookimpl
 def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
-    """Offer what the device's tensor cores compute in."""
+    """Offer the formats of the device's tensor cores."""
     backend = CudaBackend(config.device)
 
     def lacks(name: str, since: tuple[int, int]) -> str | None:
@@ -46,7 +46,7 @@ def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
 
 @hookimpl
 def llmb_warmup_steps(config: RunConfig) -> int:
-    """Ask for the steps in which code is compiled and graphs are captured."""
+    """Request untimed steps for compiling and for capturing graphs."""
     return surface.warmup_steps(config)
 
 
@@ -70,7 +70,7 @@ def llmb_optimizer_options() -> dict[str, bool]:
 
 @hookimpl
 def llmb_patches() -> list[DeclaredPatch]:
-    """Declare what torchao replaces when it is used."""
+    """Declare the callables that torchao replaces."""
     return formats.patches()
 
 

@@ -1,9 +1,9 @@
-"""What the tests of llmb-cuda share."""
+"""Shared parts of llmb-cuda's tests."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# At the end, so that an installed llmb (tox) is tested and not the sources beside the tests.
+# At the end, so that tox tests an installed llmb and not the sources beside the tests.
 sys.path.append(str(Path(__file__).resolve().parents[3]))

@@ -1,4 +1,4 @@
-"""Devices as NVIDIA's documents describe them (``documented.json``): documented, not recorded."""
+"""Devices as described in NVIDIA's documents (``documented.json``): documented, not recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Make = Callable[..., CudaBackend]
 
 
 class DocumentedNvml:
-    """A ``pynvml`` that answers what the documents say of one device, and refuses the rest."""
+    """A ``pynvml`` with the documented answers for one device; refuses every other query."""
 
     def __init__(self, device: dict[str, Any], **more: Any) -> None:
         self.own = MIG if "slice_of" in device else GPU
@@ -55,7 +55,7 @@ class DocumentedNvml:
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return a function that drives a documented device, its properties or NVML's changed."""
+    """Return a function that drives a documented device, with changed facts."""
 
     def made(which: str, *, nvml: bool = True, answers: Any = None, **changes: Any) -> CudaBackend:
         device = DEVICES[which]

@@ -1,4 +1,4 @@
-"""NVML as it answers in documentation and public logs (``recorded/``), and as it fails."""
+"""NVML as in documentation and public logs (``recorded/``), and NVML with errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDLE, APPLICATION_CLOCKS, SYNC_BOOST, DISPLAY_CLOCKS = 0x1, 0x2, 0x10, 0x100
 
 
 class NVMLError(Exception):
-    """Named like the library's own classes, whose names get into the record."""
+    """Named like the library's own classes: the record contains the names."""
 
 
 class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
@@ -40,7 +40,7 @@ class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818
 
 
 class RecordedNvml:
-    """A ``pynvml`` whose functions answer what was recorded; its handles are the UUIDs."""
+    """A ``pynvml`` with recorded answers; the handles are the UUIDs."""
 
     def __init__(self, recording: dict[str, Any]) -> None:
         self.system: dict[str, Any] = recording["system"]
@@ -188,7 +188,7 @@ def test_power_of_a_mig_instance_is_that_of_the_package(replay: RecordedNvml) ->
 
 @recorded("a100_mig")
 def test_the_uuid_of_a_gpu_in_mig_mode_is_an_unknown_part_of_it(replay: RecordedNvml) -> None:
-    # CUDA computes on instances only, and its older call gives each of them the GPU's UUID.
+    # CUDA computes on instances only, and CUDA's older call gives each instance the GPU's UUID.
     found = Nvml.open("513536b6-7d19-9063-b049-1e69664bb298")
     assert found.why_not() is None
     assert (found.is_part, found.scope) == (True, "package")
@@ -266,7 +266,7 @@ def test_any_single_refused_query_costs_only_its_own_fact(replay: RecordedNvml) 
         answer = board.pop(query)
         device = opened(replay)
         lost = complete - len(device.facts()) - len(device.telemetry())
-        assert lost <= 2, query  # the throttle reasons are two readings of one query
+        assert lost <= 2, query  # the throttle reasons are two readings of a single query
         board[query] = answer
 
 

@@ -1,4 +1,4 @@
-"""Datasheet peaks: which name gets which figure, and above all which name gets none."""
+"""Datasheet peaks: names with a figure, and above all names without a figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from llmb_cuda.peaks import _FORMATS, _PARTS, peak
 
 KNOWN = [
-    # The whole name that torch gives, a format, and the dense figure in TFLOP/s.
+    # torch's full name, a format, and the dense figure in TFLOP/s.
     ("Tesla V100-SXM2-32GB", "FP16", 125),
     ("Tesla V100-PCIE-16GB", "FP16", 112),
     ("Tesla T4", "FP16", 65),
@@ -44,7 +44,7 @@ def test_a_known_part_has_its_dense_peak(name: str, precision: str, teraflops: f
         "NVIDIA H100 64GB HBM2",
         "NVIDIA H800",
         "NVIDIA H20",
-        "NVIDIA A100-SXM-64GB",  # a part of its own with more multiprocessors
+        "NVIDIA A100-SXM-64GB",  # a separate part with more multiprocessors
         "NVIDIA A100",
         "NVIDIA A10G",  # slower than the A10
         "NVIDIA A800-SXM4-80GB",

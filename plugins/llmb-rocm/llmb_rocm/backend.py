@@ -1,4 +1,4 @@
-"""AMD devices: torch drives them through HIP (as ``cuda:0``), amdsmi tells of energy and clocks."""
+"""AMD devices: torch drives a device through HIP (as ``cuda:0``), amdsmi has energy and clocks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .smi import Smi
 
 
 class RocmBackend(Accelerator):
-    """One AMD device (a whole GPU, or the part of one that HIP shows) of a ROCm build of torch."""
+    """One AMD device of a ROCm build of torch: a GPU, or a partition shown by HIP."""
 
     def __init__(self, device: str, *, replays_graphs: bool = False) -> None:
-        """Drive ``device``; torch's name for it is ``cuda:0`` on ROCm, too.
+        """Drive ``device``; torch's name is ``cuda:0`` on ROCm, too.
 
         Raises:
             UnavailableError: torch is not built for ROCm, or finds no such device.
@@ -32,21 +32,21 @@ class RocmBackend(Accelerator):
         super().__init__(device, replays_graphs=replays_graphs)
         properties = torch.cuda.get_device_properties(self.index)
         self.name: str = properties.name
-        #: LLVM's name of the architecture, such as "gfx942", without its feature flags.
+        #: LLVM's name of the architecture without feature flags, for example "gfx942".
         self.architecture: str = properties.gcnArchName.partition(":")[0]
-        #: A GPU and a part of one may have the same name: their size tells them apart.
+        #: A GPU and a partition may have the same name: the size tells them apart.
         self.compute_units: int = properties.multi_processor_count
         self.smi = Smi.open(properties)
 
     def energy(self) -> EnergyReading | None:
-        """The driver's energy accumulator, where the device has one."""
+        """Return the driver's energy accumulator, None for a device without an accumulator."""
         joules = self.smi.energy_joules()
         if joules is None:
             return None
         return EnergyReading(joules=joules, source="counter", scope=self.smi.scope)
 
     def telemetry(self) -> dict[str, float]:
-        """Clocks, temperature, power, throttling, and memory in use by whoever uses it."""
+        """Return clocks, temperature, power, throttling, and memory in use by all processes."""
         total, free = self.smi.memory()
         used = {} if total is None or free is None else {"memory_used_bytes": float(total - free)}
         return {**self.smi.telemetry(), **used}
@@ -56,7 +56,7 @@ class RocmBackend(Accelerator):
         return peak(self.name, precision, self.compute_units)
 
     def versions(self) -> dict[str, str]:
-        """HIP, MIOpen and RCCL as torch uses them, and what amdsmi tells of the device."""
+        """Return the versions of HIP, MIOpen and RCCL used by torch, and amdsmi's facts."""
         found = {"hip": str(torch.version.hip), "architecture": self.architecture}
         # torch calls MIOpen cuDNN and RCCL NCCL on ROCm.
         miopen = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""Dense datasheet peaks of AMD Instinct devices, by the name that torch gives them.
+"""Dense datasheet peaks of AMD Instinct devices, by torch's device name.
 
-TF32, FP16, BF16 and FP8 are the matrix cores' rates; so is FP32, which the BLAS libraries multiply
-on the matrix cores, too (on CDNA 1 and 2 the vector units reach half of it, from CDNA 3 on the
-same). torch sees one die (GCD) of an MI250 or MI250X as one device, which gets half of what the
-document prints for the module. A name is matched whole; a device whose number of compute units is
-another than the part's (a partition of an MI300) has no peak here.
+TF32, FP16, BF16 and FP8 are rates of the matrix cores, and so is FP32: the BLAS libraries multiply
+FP32 on the matrix cores, too (the vector units reach half of the rate on CDNA 1 and 2, and the same
+rate from CDNA 3 on). torch sees a die (GCD) of an MI250 or MI250X as one device, with half of the
+module's printed peak. A name must match in full; a device with a different number of compute units
+than the part (for example a partition of an MI300) has no peak here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _ModulePeaks:
 
 _CDNA2 = "AMD CDNA 2 white paper, product table"
 _CDNA3 = "AMD CDNA 3 white paper (2025, 2258402-B), product table"
-#: The white paper's table 1 (amd.com) prints the MI300A's TF32 for the MI300X, too: 490.3;
-#: its endnote MI300-11 and this document have 653.7.
+#: The white paper's table 1 (amd.com) prints the MI300A's TF32 for the MI300X, too: 490.3; endnote
+#: MI300-11 of the white paper and the ROCm documentation have 653.7.
 _MI300 = "AMD ROCm documentation, AMD Instinct MI300 Series microarchitecture, peak performance"
 _MI350 = "AMD ROCm documentation, AMD Instinct MI350 Series microarchitecture, performance"
 #: HIP gives both modules this name; only the number of compute units tells them apart.
@@ -130,13 +130,14 @@ _FORMATS = ("FP32", "TF32", "FP16", "BF16", "FP8")
 
 
 def peak(device_name: str, precision: str, compute_units: int | None = None) -> Peak | None:
-    """Return the dense peak of one device, None where none is published or the part is unknown.
+    """Return the dense peak of one device, None for an unpublished peak or an unknown part.
 
     Args:
-        device_name: what ``torch.cuda.get_device_name`` returns, such as "AMD Instinct MI300X".
+        device_name: the result of ``torch.cuda.get_device_name``, for example "AMD Instinct
+            MI300X".
         precision: "FP32", "TF32", "FP16", "BF16" or "FP8".
-        compute_units: torch's ``multi_processor_count``, where it is known. It tells an MI250X from
-            an MI250 where HIP names both alike, and a partition from the whole device.
+        compute_units: torch's ``multi_processor_count`` if known. The count tells an MI250X from an
+            MI250 under a common name of HIP, and a partition from the whole device.
     """
     parts = [
         part

@@ -1,4 +1,4 @@
-"""AMD's hooks. What the vendors of torch accelerators share is in ``llmb.plugin.kit``."""
+"""AMD's hooks. ``llmb.plugin.kit`` has the code common to all torch accelerators."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from llmb.plugin.kit import formats, surface
 
 from .backend import RocmBackend
 
-# What the matrix units of an architecture multiply, by AMD's instruction set manuals: TF32 (as
-# xf32) came with CDNA 3 and is not in CDNA 4; FP8 is in CDNA 3, CDNA 4 and RDNA 4.
+# Formats of the matrix units per architecture, from AMD's instruction set manuals: TF32 (as xf32)
+# is in CDNA 3 and not in CDNA 4; FP8 is in CDNA 3, CDNA 4 and RDNA 4.
 _BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
 _TF32 = ("gfx940", "gfx941", "gfx942")
 _FP8 = ("gfx940", "gfx941", "gfx942", "gfx950", "gfx1200", "gfx1201")
@@ -25,7 +25,7 @@ def llmb_backend(config: RunConfig) -> RocmBackend:
 
 @hookimpl
 def llmb_options() -> list[PluginOption]:
-    """Offer what every torch accelerator has, and hipBLASLt."""
+    """Offer the options of every torch accelerator, and hipBLASLt."""
     return [
         *surface.options(),
         PluginOption(
@@ -39,7 +39,7 @@ def llmb_options() -> list[PluginOption]:
 
 @hookimpl
 def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
-    """Settle which library multiplies: torch reads these variables once, at its first product."""
+    """Choose the library for products: torch reads the variables once, at the first product."""
     return {
         "DISABLE_ADDMM_HIP_LT": "0" if config.plugin_options["hipblaslt"] else "1",
         "HIPBLASLT_ALLOW_TF32": "1" if config.precision.name == TF32.name else "0",
@@ -48,7 +48,7 @@ def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
 
 @hookimpl
 def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
-    """Offer what the device's matrix units compute in."""
+    """Offer the formats of the device's matrix units."""
     backend = RocmBackend(config.device)
 
     def lacks(name: str, architectures: tuple[str, ...]) -> str | None:
@@ -66,7 +66,7 @@ def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
 
 @hookimpl
 def llmb_warmup_steps(config: RunConfig) -> int:
-    """Ask for the steps in which code is compiled and graphs are captured."""
+    """Request untimed steps for compiling and for capturing graphs."""
     return surface.warmup_steps(config)
 
 
@@ -90,7 +90,7 @@ def llmb_optimizer_options() -> dict[str, bool]:
 
 @hookimpl
 def llmb_patches() -> list[DeclaredPatch]:
-    """Declare what torchao replaces when it is used."""
+    """Declare the callables that torchao replaces."""
     return formats.patches()
 
 

@@ -1,11 +1,10 @@
 """AMD's management library (amdsmi) for one device of torch.
 
-Everything here is optional. Without the library, without the device, or where a single query is
-refused or answered "N/A", the fact is missing; nothing raises and nothing is 0 that was not read
-as 0.
+Every fact is optional. Without the library, without the device, or after a refused query or the
+answer "N/A", the fact is missing. No method raises, and a 0 is always a 0 read from amdsmi.
 
-Sources: the Python interface of amdsmi 6.0 to 7.0 and its header ``amdsmi.h``; where the releases
-differ, the comment says how.
+Sources: the Python interface of amdsmi 6.0 to 7.0 and its header ``amdsmi.h``; a comment names each
+difference between the releases.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: What the library writes for "not supported": the largest number of 16, 32 or 64 bits.
+#: The library's marks of "not supported": the largest number of 16, 32 or 64 bits.
 _SENTINELS = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-#: amdsmi_topo_get_link_type: the numbers of both amdsmi_io_link_type_t (6.x) and amdsmi_link_type_t
-#: (7.x) for these two.
+#: amdsmi_topo_get_link_type: for these two links amdsmi_io_link_type_t (6.x) and amdsmi_link_type_t
+#: (7.x) have the same numbers.
 _LINKS = {1: "PCIe", 2: "XGMI"}
 #: Residency counters of gpu_metrics (MI300 and later): how often the firmware held the clocks back.
-#: Their order gives the bits of ``throttle_reasons``.
+#: The order of the counters gives the bits of ``throttle_reasons``.
 THROTTLE_COUNTERS = (
     "prochot_residency_acc",  # 0x1: processor hot
     "ppt_residency_acc",  # 0x2: package power
@@ -40,21 +39,21 @@ class _SmiHandles:
 
     library: Any
     device: Any
-    #: Several processors have the torch device's address: it is one of a GPU's partitions.
+    #: Several processors have the torch device's address: the device is a partition of a GPU.
     is_partition: bool
-    #: Market and product name, by which the few special cases below are told.
+    #: Market and product name, used by the few special cases below.
     model: str
 
 
 class Smi:
-    """What amdsmi tells of one device; an object without a device knows nothing and says why."""
+    """The facts of amdsmi about one device; without a device the object knows only the reason."""
 
     def __init__(self, opened: _SmiHandles | None, failure: str | None = None) -> None:
-        """Wrap handles of an initialized library; ``open`` finds them."""
+        """Store handles of an initialized library; ``open`` finds the handles."""
         self._opened = opened
         self._failure = failure
-        #: What energy and power are of. Partitions share those of their GPU, and on an MI250 the
-        #: first die tells the whole module's and the second die nothing.
+        #: Owner of the energy and power figures. Partitions share the figures of their GPU; on an
+        #: MI250 the first die has the whole module's figures and the second die none.
         self.scope: Literal["device", "package"] = "device"
         if opened is not None and (opened.is_partition or "MI250" in opened.model):
             self.scope = "package"
@@ -62,13 +61,13 @@ class Smi:
 
     @classmethod
     def open(cls, properties: object) -> Smi:
-        """Open amdsmi for the device that torch describes by these properties.
+        """Open amdsmi for the device with torch's ``properties``.
 
-        Indices would not do: HIP_VISIBLE_DEVICES renumbers torch's devices, not amdsmi's. The PCI
-        address is compared where torch tells it (``pci_domain_id``, ``pci_bus_id`` and
-        ``pci_device_id``), else the serial number that HIP makes the UUID of. torch tells no PCI
-        function, by which amdsmi numbers partitions: of those the first is opened. The library
-        stays initialized until the process ends.
+        Indices do not work: HIP_VISIBLE_DEVICES renumbers torch's devices, not amdsmi's. The method
+        compares the PCI address if torch has ``pci_domain_id``, ``pci_bus_id`` and
+        ``pci_device_id``, else the serial number from which HIP makes the UUID. torch has no PCI
+        function, by which amdsmi numbers partitions: the method opens the first partition. The
+        library stays initialized until the process ends.
         """
         try:
             return cls(_open(properties))
@@ -76,15 +75,15 @@ class Smi:
             return cls(None, " ".join(f"{type(error).__name__}: {error}".split()))
 
     def why_not(self) -> str | None:
-        """Return the error because of which there is no device here, None if there is one."""
+        """Return the error that made ``open`` fail, None with a device."""
         return self._failure
 
     def energy_joules(self) -> float | None:
-        """Return the joules since the GPU was started or reset, a hardware counter.
+        """Return the joules since the start or reset of the GPU, from a hardware counter.
 
-        Missing on an MI100, whose counter stands still on some machines and runs wild on others
-        (ROCm/amdsmi issues 22 and 38), and where it reads 0: the second die of an MI250 and many
-        Radeons have none.
+        None on an MI100, whose counter stands still on some machines and runs wild on further
+        machines (ROCm/amdsmi issues 22 and 38), and for a counter of 0: for example the second die
+        of an MI250 and many Radeons have no counter.
         """
         if self._opened is None or "MI100" in self._opened.model:
             return None
@@ -95,9 +94,9 @@ class Smi:
         return count * microjoules / 1e6 if count and microjoules else None
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Return the device's memory in bytes: all of it, and what is free.
+        """Return the device's total and free memory in bytes.
 
-        Missing for a partition: which of them torch has is not known.
+        None for a partition: the partition used by torch is unknown.
         """
         if self._opened is None or self._opened.is_partition:
             return None, None
@@ -109,26 +108,27 @@ class Smi:
         return int(total), None if used is None else int(total - used)
 
     def telemetry(self) -> dict[str, float]:
-        """Read clocks, temperature and power as they are, and throttling since the last call.
+        """Read clocks, temperature and power at present, and throttling since the last call.
 
-        The temperature is the hottest spot's, where the device tells it, else the edge's.
-        ``throttle_reasons`` is a bit mask in the order of ``THROTTLE_COUNTERS``, of which
-        ``throttled`` (1 or 0) says whether it has any bit.
+        The temperature is the hottest spot's if available, else the edge's. ``throttle_reasons`` is
+        a bit mask in the order of ``THROTTLE_COUNTERS``; ``throttled`` is 1 if the mask has any
+        bit, else 0.
         """
         power = self._ask("amdsmi_get_power_info")
-        # The first is MI300's and later, the second everybody else's; the other one is "N/A".
+        # The first key is for MI300 and later, the second for older devices; the unused key is
+        # "N/A".
         watts = _number(power, "current_socket_power") or _number(power, "average_socket_power")
         readings = {
             "clock_mhz": self._clock("GFX", "clk", "cur_clk"),  # cur_clk until 6.1
             "memory_clock_mhz": self._clock("MEM", "clk", "cur_clk"),
             "temperature_c": self._temperature("HOTSPOT") or self._temperature("EDGE"),
-            "power_w": watts or None,  # 0 is what the second die of an MI250 says
+            "power_w": watts or None,  # the second die of an MI250 reads 0
             **self._throttling(),
         }
         return {name: value for name, value in readings.items() if value is not None}
 
     def facts(self) -> dict[str, str]:
-        """Return driver, firmware, limits, partitions and links; what is not told is absent."""
+        """Return driver, firmware, limits, partitions and links, without unknown facts."""
         if self._opened is None:
             return {"amdsmi": f"not available: {self._failure}"}
         asic = self._ask("amdsmi_get_gpu_asic_info")
@@ -152,7 +152,7 @@ class Smi:
         return {name: value for name, value in found.items() if value}
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return what the library answers, None where it refuses or has no such function."""
+        """Return the library's answer, None after a refusal or for a missing function."""
         if self._opened is None:
             return None
         try:
@@ -161,11 +161,11 @@ class Smi:
             return None
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Return what the library answers about the device."""
+        """Return the library's answer about the device."""
         return None if self._opened is None else self._call(name, self._opened.device, *arguments)
 
     def _member(self, enumeration: str, name: str) -> Any:
-        """Return a constant of the library, None where its release has none."""
+        """Return a constant of the library, None if the release lacks the constant."""
         library = None if self._opened is None else self._opened.library
         return getattr(getattr(library, enumeration, None), name, None)
 
@@ -189,12 +189,12 @@ class Smi:
         return metrics if isinstance(metrics, dict) else {}
 
     def _throttling(self) -> dict[str, float]:
-        """Tell whether a residency counter went on since the last reading.
+        """Tell whether a residency counter has grown since the last reading.
 
-        amdsmi_get_violation_status answers the same, but sleeps for 100 ms between two readings.
-        Before MI300 there is a status word instead, which amdsmi reduces to a bool. Radeons have
-        it, too, but their firmware never clears its bit of the hottest spot (ROCm/rocm-systems
-        issue 11781), so there it says nothing.
+        amdsmi_get_violation_status gives the same answer, but sleeps for 100 ms between two
+        readings. Before MI300 a status word replaces the counters; amdsmi reduces the word to a
+        bool. Radeons have the status word, too, but their firmware never clears the bit of the
+        hottest spot (ROCm/rocm-systems issue 11781): for Radeons the word is ignored.
         """
         metrics = self._metrics()
         before, now = self._counters, _counters(metrics)
@@ -221,7 +221,7 @@ class Smi:
         return f"{cap / 1e6 if cap >= 1e5 else cap:g}"
 
     def _pcie(self) -> str | None:
-        """Tell generation and width of the link to the host: now, and what it could have."""
+        """Return generation and width of the link to the host, and the maximum if different."""
         info = self._ask("amdsmi_get_pcie_info")
         now, best = (
             info.get(part) if isinstance(info, dict) else None
@@ -236,7 +236,7 @@ class Smi:
         return text if not generation or not most else f"{text} (max Gen{generation:g} x{most:g})"
 
     def _topology(self) -> str | None:
-        """Tell the link to each other GPU, by its PCI address."""
+        """Return the link to each other GPU, by the GPU's PCI address."""
         found = []
         own = self._ask("amdsmi_get_gpu_device_bdf")
         for other in self._call("amdsmi_get_processor_handles") or ():
@@ -251,8 +251,8 @@ class Smi:
 
 
 def _open(properties: object) -> _SmiHandles:
-    # Without its shared library amdsmi prints two lines as it fails. torch has imported it before
-    # in a way that loads the shared library once only; then this import does nothing.
+    # Without the shared library amdsmi prints two lines and fails. Inside ``import torch`` amdsmi
+    # was imported in a way that loads the shared library once only; then this import does nothing.
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         library: Any = importlib.import_module("amdsmi")
     library.amdsmi_init(library.AmdSmiInitFlags.INIT_AMD_GPUS)
@@ -266,7 +266,7 @@ def _open(properties: object) -> _SmiHandles:
 
 
 def _address(properties: object) -> str | None:
-    """Return domain, bus and device in amdsmi's notation, None where torch does not tell them."""
+    """Return domain, bus and device in amdsmi's notation, None if torch lacks the address."""
     try:
         domain, bus, device = (
             getattr(properties, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
@@ -277,12 +277,12 @@ def _address(properties: object) -> str | None:
 
 
 def _serial(identifier: str) -> str:
-    """Return the 16 hexadecimal digits of a serial number or of the UUID that HIP makes of it.
+    """Return the 16 hexadecimal digits of a serial number, or of HIP's UUID of a serial number.
 
-    HIP stores the digits as text: torch prints the ASCII code of each of them.
+    HIP stores the digits as text: torch prints the ASCII code of each digit.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: ``identifier`` is neither a serial number nor a UUID.
     """
     digits = identifier.lower().removeprefix("0x").removeprefix("gpu-").replace("-", "")
     if len(digits) == 32:
@@ -293,7 +293,7 @@ def _serial(identifier: str) -> str:
 
 
 def _identities(library: Any, handle: Any) -> set[str]:
-    """Return PCI address (without the function) and serial number, as far as they are told."""
+    """Return PCI address (without the function) and serial number, as far as known."""
     found = set()
     with contextlib.suppress(Exception):
         found.add(library.amdsmi_get_gpu_device_bdf(handle).lower().rpartition(".")[0])
@@ -314,7 +314,7 @@ def _model(library: Any, handle: Any) -> str:
 
 
 def _value(answer: Any, keys: tuple[str, ...]) -> Any:
-    """Return the answer itself, or the first of the keys that it has."""
+    """Return the answer itself, or the value of the first present key."""
     if not keys:
         return answer
     if not isinstance(answer, dict):
@@ -323,7 +323,7 @@ def _value(answer: Any, keys: tuple[str, ...]) -> Any:
 
 
 def _number(answer: Any, *keys: str) -> float | None:
-    """Return a number, None for "N/A" and for the library's marks of what it does not support."""
+    """Return a number, None for "N/A" and for the library's marks of "not supported"."""
     value = _value(answer, keys)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value in _SENTINELS:
         return None
@@ -331,7 +331,7 @@ def _number(answer: Any, *keys: str) -> float | None:
 
 
 def _counters(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the residency counters that the device has, and how often it has sampled them."""
+    """Return the residency counters of the device, and their number of samples."""
     counters = {name: _number(metrics, name) for name in (*THROTTLE_COUNTERS, _TICKS)}
     return {name: value for name, value in counters.items() if value is not None}
 
@@ -341,7 +341,7 @@ def _integer(value: float | None) -> str | None:
 
 
 def _text(answer: Any, *keys: str) -> str | None:
-    """Return a text, None for an empty one and for "N/A"."""
+    """Return a text, None for an empty text and for "N/A"."""
     value = _value(answer, keys)
     if not isinstance(value, str) or value.strip().upper() in ("", "N/A"):
         return None

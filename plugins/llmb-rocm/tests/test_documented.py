@@ -1,4 +1,4 @@
-"""The MI300X as AMD's documents describe it (``documented.json``): documented, not recorded."""
+"""The MI300X as described in AMD's documents (``documented.json``): documented, not recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Make = Callable[[dict[str, Any]], RocmBackend]
 
 
 class DocumentedSmi:
-    """An ``amdsmi`` that answers what the documents say of one device, and refuses the rest."""
+    """An ``amdsmi`` with the documented answers for one device; refuses every other query."""
 
     AmdSmiInitFlags = SimpleNamespace(INIT_AMD_GPUS="INIT_AMD_GPUS")
     AmdSmiMemoryType = SimpleNamespace(VRAM="VRAM")

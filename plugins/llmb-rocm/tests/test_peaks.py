@@ -1,4 +1,4 @@
-"""Datasheet peaks: which name gets which figure, and above all which name gets none."""
+"""Datasheet peaks: names with a figure, and above all names without a figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from llmb_rocm.peaks import _FORMATS, _PARTS, peak
 
 KNOWN = [
-    # The whole name that torch gives, a format, and the dense figure of one device in TFLOP/s.
+    # torch's full name, a format, and the dense figure of one device in TFLOP/s.
     ("AMD Instinct MI100", "FP16", 184.6),
     ("AMD Instinct MI100", "BF16", 92.3),
     ("AMD Instinct MI210", "BF16", 181),
@@ -32,7 +32,7 @@ def test_a_known_part_has_its_dense_peak(name: str, precision: str, teraflops: f
 @pytest.mark.parametrize(
     "name",
     [
-        "AMD Instinct MI300X VF",  # what a virtual function may use is not known
+        "AMD Instinct MI300X VF",  # the share of a virtual function is unknown
         "AMD Instinct MI300X HF",
         "AMD Instinct MI308X",
         "AMD Instinct MI300",

@@ -1,7 +1,7 @@
-"""The hooks on a device that is not there: torch's answers are stood in for, nothing is computed.
+"""The hooks with a faked device: torch's answers are faked, no test computes.
 
-What a GPU really does is `benchmarks/gpu`'s matter; what the shared building blocks do is tested
-for real on the CPU (tests/unit/plugin/kit of the repository).
+`benchmarks/gpu` tests a real GPU; tests/unit/plugin/kit of the repository tests the shared building
+blocks in real runs on the CPU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _software(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Let torch answer as if it were built for AMD and saw two devices."""
+    """Let torch answer like a build for AMD with two devices."""
     device = SimpleNamespace(
         name="AMD Instinct MI300X",
         gcnArchName="gfx942:sramecc+:xnack-",

@@ -1,4 +1,4 @@
-"""amdsmi as it answers in documentation and public logs (``recorded/``), and as it fails."""
+"""amdsmi as in documentation and public logs (``recorded/``), and amdsmi with errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_LOADED = (34, "AMDSMI_STATUS_DRIVER_NOT_LOADED - Driver not loaded")
 
 
 class RecordedSmi:
-    """An ``amdsmi`` whose functions answer what was recorded; its handles are the PCI addresses."""
+    """An ``amdsmi`` with recorded answers; the handles are the PCI addresses."""
 
     AmdSmiInitFlags = SimpleNamespace(INIT_AMD_GPUS="INIT_AMD_GPUS")
     AmdSmiMemoryType = SimpleNamespace(VRAM="VRAM")
@@ -67,7 +67,7 @@ class RecordedSmi:
 
 
 def properties(address: str) -> SimpleNamespace:
-    """What torch tells of the device at this PCI address."""
+    """torch's properties of the device at this PCI address."""
     domain, bus, device = (int(part, 16) for part in address.partition(".")[0].split(":"))
     return SimpleNamespace(pci_domain_id=domain, pci_bus_id=bus, pci_device_id=device, uuid="")
 
@@ -270,7 +270,7 @@ def test_any_single_refused_query_costs_only_its_own_fact(replay: RecordedSmi) -
         answer = replay.first.pop(query)
         device = opened(replay)
         lost = complete - len(device.facts()) - len(device.telemetry())
-        assert lost <= 2, query  # market name and compute units are one query
+        assert lost <= 2, query  # market name and compute units come from a single query
         replay.first[query] = answer
 
 
@@ -319,7 +319,7 @@ def test_a_missing_library_is_a_fact_and_not_an_error(monkeypatch: pytest.Monkey
 def test_a_library_without_its_shared_library_fails_without_a_word(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # What amdsmi 7.0.2 does where libamd_smi.so is missing: two lines, then a KeyError.
+    # amdsmi 7.0.2 without libamd_smi.so: two lines, then a KeyError.
     (tmp_path / "amdsmi.py").write_text("print('Unable to find')\nraise KeyError('libamd_smi.so')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
@@ -366,7 +366,7 @@ def test_the_installed_library_has_every_function_that_is_called() -> None:
     try:
         interface = needs.module("amdsmi.amdsmi_interface")
         names = set(dir(interface))
-    except KeyError:  # no libamd_smi.so: its source can still be read
+    except KeyError:  # no libamd_smi.so: the source can still be read
         package = next(Path(entry) / "amdsmi" for entry in sys.path if _holds_amdsmi(entry))
         source = (package / "amdsmi_interface.py").read_text()
         names = set(re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE))

@@ -13,7 +13,7 @@ from llmb.plugin.builtin.cpu import CpuBackend
 
 from .pairing import torch_xla
 
-#: The variable that names the PJRT client, and its name of the host's processor.
+#: Environment variable with the PJRT client, and the client's name of the host's processor.
 PJRT_DEVICE, HOST = "PJRT_DEVICE", "CPU"
 
 
@@ -21,17 +21,17 @@ class XlaBackend:
     """The devices of one PJRT client."""
 
     device_type = "xla"
-    # step_end() does not wait: Python records the next step while the device runs this one.
+    # step_end() does not wait: Python records the next step while the device runs the step.
     step_clock: Literal["host", "device", "enqueue"] = "enqueue"
     distributed_backend = "xla"
-    # What a step does is recorded and compiled: nothing in it may differ from step to step.
+    # A step is recorded and compiled: no program may differ from step to step.
     lacks = Lacks(eager_kernels=True)
 
     def __init__(self, device: str) -> None:
         """Start the client for ``device``.
 
         Raises:
-            UnavailableError: torch_xla, its torch or its device is not there.
+            UnavailableError: torch_xla, the matching torch or the device is missing.
         """
         named = environment().get(PJRT_DEVICE)  # if none is, torch_xla chooses
         try:
@@ -39,7 +39,7 @@ class XlaBackend:
             self._count = len(self._xla.devices())
         except LlmbError:
             raise
-        except Exception as error:  # OSError, ImportError, RuntimeError: every client its own
+        except Exception as error:  # OSError, ImportError, RuntimeError: each client has its own
             raise UnavailableError(
                 f"{PJRT_DEVICE}={named}: {type(error).__name__}: {str(error).partition('. ')[0]} "
                 f"({PJRT_DEVICE}={HOST} works everywhere)"
@@ -66,20 +66,20 @@ class XlaBackend:
         )
 
     def synchronize(self) -> None:
-        """Run what is recorded, and wait for it.
+        """Run the recorded work, and wait for the device.
 
-        ``sync(wait=True)`` would not do: it waits until the program has been handed over. On the
-        host's client it returns after 1 of the 40 ms that a 2048 x 2048 product takes (measured).
+        ``sync(wait=True)`` does not suffice: the call waits only until the program has been handed
+        over. On the host's client the call returns after 1 of the 40 ms of a 2048 x 2048 product
+        (measured).
         """
         self._xla.sync()
         self._xla.core.xla_model.wait_device_ops()
 
     @contextmanager
     def full_float32_products(self) -> Iterator[None]:
-        """Let products of float32 matrices be full: a TPU's are of BF16 unless it is told.
+        """Compute products of float32 matrices in full: a TPU's default is BF16.
 
-        What is recorded takes the precision with it when it is compiled, so that a pass has to end
-        in here.
+        The precision is fixed at compilation, so a pass must end inside the context.
         """
         native = self._xla._XLAC
         before = native._xla_get_mat_mul_precision()
@@ -94,32 +94,32 @@ class XlaBackend:
         """Nothing to mark."""
 
     def step_end(self) -> None:
-        """Cut the graph: the step becomes one program, and is handed to the device."""
+        """Cut the graph: the step becomes one program for the device."""
         self._xla.sync()
 
     def memory(self) -> DeviceMemory:
-        """Ask the client; on the host's processor, whose memory is the host's, ask the host."""
+        """Return the client's memory; for the host's processor, the memory of the host."""
         if self._host:
             return self._host.memory()
         try:
             info = self._xla.core.xla_model.get_memory_info(self._device)
-        except RuntimeError:  # not every client implements it
+        except RuntimeError:  # some clients lack the function
             return DeviceMemory(total_bytes=None, available_bytes=None, peak_bytes=None)
         total, used = info["bytes_limit"], info["bytes_used"]
         peak = info.get("peak_bytes_used")
         return DeviceMemory(total_bytes=total, available_bytes=total - used, peak_bytes=peak)
 
     def reset_peak_memory(self) -> None:
-        """Reset the host's peak; that of any other client is of the whole process."""
+        """Reset the host's peak; the peak of every further client is of the whole process."""
         if self._host:
             self._host.reset_peak_memory()
 
     def energy(self) -> EnergyReading | None:
-        """PJRT has no counter; the host may have one."""
+        """Return the host's counter, if any; PJRT has no counter."""
         return self._host.energy() if self._host else None
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """Not known for any client that could be tried."""
+        """Return None: no client with a published peak could be tried."""
         return None
 
     def versions(self) -> dict[str, str]:
@@ -132,5 +132,5 @@ class XlaBackend:
 
 
 def client() -> str:
-    """Return the name of the PJRT client that torch_xla has settled on: CPU, TPU, NEURON, ..."""
+    """Return the name of torch_xla's PJRT client: CPU, TPU, NEURON, ..."""
     return str(torch_xla().runtime.device_type())

@@ -1,7 +1,7 @@
-"""Imports torch_xla, but only beside the torch that it was built for.
+"""Imports torch_xla, but only beside the matching torch.
 
-torch_xla's metadata names no torch. Beside a torch of another minor version its import ends in an
-undefined C++ symbol, so the question is put to the package metadata, before the import.
+torch_xla's metadata names no torch. Beside a torch of a different minor version the import of
+torch_xla ends in an undefined C++ symbol, so the package metadata is checked before the import.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 from llmb.errors import UnavailableError
 
-#: What this plugin is tested with.
+#: Versions of the tests of this plugin.
 _TESTED = "torch==2.9.1 torch_xla==2.9.0"
 
 
 @cache
 def torch_xla() -> Any:
-    """Return the module ``torch_xla``; it comes without types.
+    """Return the module ``torch_xla``, which has no types.
 
     Raises:
-        UnavailableError: it is not installed, or torch is of another minor version.
+        UnavailableError: torch_xla is not installed, or torch has a different minor version.
     """
     try:
         xla, torch = version("torch_xla"), version("torch")

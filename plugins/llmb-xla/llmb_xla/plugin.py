@@ -1,4 +1,4 @@
-"""The hooks: what an XLA device needs beyond its backend."""
+"""The hooks of an XLA device, besides the backend."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def llmb_backend(config: RunConfig) -> XlaBackend:
 
 @hookimpl
 def llmb_environment_variables() -> dict[str, str]:
-    """Keep worker and calibrator to the client that was found here (the import sets this)."""
+    """Fix the client found in ``offer`` for all processes (the import sets the variable)."""
     return {PJRT_DEVICE: environment()[PJRT_DEVICE]}
 
 
 @hookimpl
 def llmb_precisions() -> list[Precision | Refused]:
-    """Offer the two formats XLA trains in, and say which of them the hardware computes in.
+    """Offer XLA's two training formats, and declare the format computed by the hardware.
 
     On the host's processor XLA widens every BF16 product to FP32; a TPU makes an FP32 product of
-    six BF16 ones.
+    six BF16 products.
     """
     bf16 = BF16.model_copy(update={"native": client() != HOST})
     fp32 = FP32.model_copy(update={"native": client() != "TPU"})
@@ -43,7 +43,7 @@ def llmb_precisions() -> list[Precision | Refused]:
 
 @hookimpl
 def llmb_warmup_steps() -> int:
-    """Ask for three: the first step creates the optimizer's state, so the second is recompiled."""
+    """Request three: the first step creates the optimizer's state, so the second is recompiled."""
     return 3
 
 
@@ -59,13 +59,13 @@ def llmb_set_environment(config: RunConfig) -> None:
 
 @hookimpl
 def llmb_optimizer_options() -> dict[str, bool]:
-    """Choose the kernel that records fastest; all kernels compile to as many programs (two)."""
+    """Choose the kernel with the fastest recording; all kernels compile to two programs."""
     return {"foreach": True}
 
 
 @hookimpl
 def llmb_telemetry() -> dict[str, float]:
-    """Count the programs compiled so far."""
+    """Return the number of programs compiled until now."""
     compiled = torch_xla().debug.metrics.metric_data("CompileTime")  # codespell:ignore
     return {"compilations": compiled[0] if compiled else 0}  # None before the first
 
@@ -79,7 +79,7 @@ def llmb_program(tensors: Sequence[Tensor]) -> str:
 
 @hookimpl
 def llmb_patches() -> list[DeclaredPatch]:
-    """Declare what importing torch_xla 2.9 replaces; of it, workloads that clip call the second."""
+    """Declare callables replaced by torch_xla 2.9; workloads that clip call the second callable."""
     return [
         DeclaredPatch(
             target="torch.distributed.new_group",
@@ -95,5 +95,5 @@ def llmb_patches() -> list[DeclaredPatch]:
 
 @hookimpl
 def llmb_describe_system() -> dict[str, str]:
-    """Give the compiler's flags; importing torch_xla adds to them."""
+    """Return the compiler's flags, which the import of torch_xla extends."""
     return {"xla_flags": environment().get("XLA_FLAGS", "").strip()}

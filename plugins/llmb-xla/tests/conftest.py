@@ -1,4 +1,4 @@
-"""Real runs that several tests look at. They need the environment of ``tox run -e xla``."""
+"""Real runs shared by several tests. They need the environment of ``tox run -e xla``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-# At the end, so that an installed llmb (tox) is tested and not the sources beside the tests.
+# At the end, so that tox tests an installed llmb and not the sources beside the tests.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-#: Four untimed steps on both devices, so that their fences lie at the same steps.
-#: Unaudited: an audit compiles each pass of the pristine model, half a minute (test_audited.py).
+#: Four untimed steps on both devices, to put the fences at the same steps. Unaudited: an audit
+#: compiles each pass of the pristine model, half a minute (test_audited.py).
 DEBUG_RUN = ("--preset=debug", *harness.SAME, "--warmup-steps=4", harness.UNAUDITED)
 
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's processor is the device that every machine has."""
+    """Run on the host's processor, a device of every machine."""
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
 
 

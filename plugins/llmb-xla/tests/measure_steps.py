@@ -41,7 +41,7 @@ def main(batch_size: int, **overrides: int) -> None:
             seconds["recorded"].append(recorded - begin)
             seconds["done"].append(done - begin)
             seconds["read"].append(read - done)
-    # Whatever else a busy host does makes a time longer, never shorter.
+    # A busy host only makes a time longer, never shorter.
     print(json.dumps({name: min(values) for name, values in seconds.items()}))
 
 

@@ -1,4 +1,4 @@
-"""Whole runs under the audit: an honest one breaks no rule, and is found to compute as declared."""
+"""Whole runs under the audit: an honest run breaks no rule and has the declared precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_an_honest_run_is_accused_of_nothing_and_computes_as_declared(
     seen = {f["id"] for f in findings if f["status"] == "pass"}
     assert seen >= {"W1", "E1", "E2", "E3", "P1", "P2", "O1", "O2", "G1", "N1", "S1"}
     assert done.record["precision"]["effective"] == precision
-    # Which elements are read in a pause is data: it makes no other program of the step.
+    # The sampled indices of a pause are data: the step's program does not change.
     assert not [text for text in done.record["warnings"] if "compilation" in text]
 
 
@@ -30,7 +30,7 @@ def test_a_step_that_clips_its_gradients_is_replayed_to_the_bit(tmp_path: Path) 
     done = harness.run(tmp_path, *flags)
     assert done.code == 0, done.stderr
     findings = done.record["audit"]["findings"]
-    # P2 reads the products of the program, which ends before the optimizer's begins.
+    # P2 reads the products of the step's program, which ends before the optimizer's program begins.
     due = {"W1", "E1", "E2", "E3", "P1", "P2", "O1", "O2", "G1", "N1", "S1"}
     odd = [f"{f['id']} {f['status']}: {f['message']}" for f in findings if f["status"] != "pass"]
     assert due <= {f["id"] for f in findings if f["status"] == "pass"}, odd

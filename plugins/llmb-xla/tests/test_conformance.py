@@ -1,4 +1,4 @@
-"""The kit that llmb gives every vendor, on the host's processor."""
+"""llmb's kit for vendors, on the host's processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the package declares, and what it uses of llmb."""
+"""The package's declarations, and its imports from llmb."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmb_xla.plugin import llmb_patches
 
 from tests.e2e import harness
 
-#: Prints every callable of torch that is another one once torch_xla has been imported.
+#: Prints every callable of torch that changes with the import of torch_xla.
 _REPLACED = """
 import sys, warnings
 import torch, torch.distributed
@@ -45,7 +45,7 @@ def test_exactly_the_callables_that_torch_xla_replaces_are_declared() -> None:
 
 
 def test_the_plugin_imports_only_what_llmb_keeps_open_for_vendors() -> None:
-    # The host's memory and energy are those of the built-in plugin's device: the same processor.
+    # The host's memory and energy come from the built-in plugin's device: the same processor.
     allowed = {"llmb.plugin", "llmb.config", "llmb.errors", "llmb.plugin.builtin.cpu"}
     imported = {
         node.module

@@ -1,4 +1,4 @@
-"""FP32 products of a TPU are of BF16 unless torch_xla is told: a reference pass tells it."""
+"""torch_xla computes FP32 products of a TPU in BF16 by default: a reference pass asks for FP32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except RuntimeError:
 
 
 def test_products_are_full_in_a_reference_pass_and_as_before_after_it() -> None:
-    # In a process of its own: the precision is the whole process's.
+    # In a separate process: the precision belongs to the whole process.
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True, timeout=300
     )

@@ -1,4 +1,4 @@
-"""Debug runs through the ordinary command line: what they compute, and what llmb says of them."""
+"""Debug runs through the ordinary command line: results of the device, and llmb's messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.nn.functional import cosine_similarity
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-#: In the emulated format: nobody measures its ceiling.
+#: In the emulated format: llmb measures no ceiling.
 QUICK_RUN = ("--precision=BF16", *harness.TINY_RUN, harness.UNAUDITED)
 
 
@@ -27,7 +27,7 @@ def read_back(done: Ended) -> dict[str, Tensor]:
 
 
 def compilations(done: Ended) -> list[float]:
-    """Return how many programs had been compiled at every fence, the first one outside."""
+    """Return the number of compiled programs at every fence, the first outside the window."""
     (repeat,) = done.record["timing"]["repeats"]
     return [reading["compilations"] for reading in repeat["telemetry"]]
 
@@ -48,8 +48,8 @@ def test_a_debug_run_ends_well_and_breaks_no_rule(xla_run: Ended) -> None:
     assert {findings(xla_run)[rule] for rule in ("O1", "S1", "T1", "T2")} == {"pass"}
 
 
-# FP32: at most 1e-7 apart for three seeds. BF16: at most three units of the format, which at 10.4
-# are 0.0625 each. XLA rounds every logarithm to BF16 before it averages, torch's CPU only the mean.
+# FP32: at most 1e-7 apart for three seeds. BF16: at most three units of the format, 0.0625 each at
+# 10.4. XLA rounds every logarithm to BF16 before the mean, torch's CPU only the mean.
 @pytest.mark.parametrize(
     ("precision", "apart"), [("FP32", {"rel": 1e-6}), ("BF16", {"abs": 4 * 0.0625})]
 )
@@ -87,8 +87,8 @@ def test_three_untimed_steps_are_the_plugins_wish_and_one_is_the_audits(
 
 
 def test_nothing_is_compiled_inside_the_timed_window(xla_run: Ended) -> None:
-    # The step without and with optimizer state, and what a fence reads back. In BF16 the fence
-    # widens the loss: one more.
+    # The step without and with optimizer state, and the values read back by a fence. In BF16 the
+    # fence widens the loss: a further program.
     assert 3 <= compilations(xla_run)[0] <= 4
     assert compiled_in_window(xla_run) == 0
     assert not [text for text in xla_run.record["warnings"] if "compilation" in text]
@@ -145,7 +145,7 @@ def test_every_product_of_an_fp32_run_is_of_type_f32_by_its_program(fp32_run: En
 def test_every_product_with_a_weight_of_a_bf16_run_is_of_type_bf16_by_its_program(
     debug_run: Callable[..., Ended],
 ) -> None:
-    # Attention stays in f32: torch widens it where it has no kernel of its own for the device.
+    # Attention stays in f32: torch widens attention on a device without an attention kernel.
     weights, attention = 3 * (7 * _DEBUG_LAYERS + 1), 3 * 2 * _DEBUG_LAYERS
     assert products(debug_run("xla", "BF16")) == {"bf16": weights, "f32": attention}
 
@@ -155,7 +155,7 @@ def test_fp32_is_native_on_the_host_and_bf16_emulated(debug_run: Callable[..., E
     assert fp32["config"]["precision"]["native"]
     assert not bf16["config"]["precision"]["native"]
     rates = [ceiling["flops_per_second"] for ceiling in fp32["ceilings"].values()]
-    # A device that has run nothing is a thousand times faster than any host's processor.
+    # A device without any work is a thousand times faster than a host's processor.
     assert all(0 < rate < 1e14 for rate in rates)
 
 

@@ -1,4 +1,4 @@
-"""A step counts as long as its work takes, not as long as recording it takes.
+"""A step counts as long as its work takes, not as long as its recording.
 
 Ratios of the shortest of several times taken side by side, with generous limits: hosts are busy.
 """
@@ -15,7 +15,7 @@ from tests import patience
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-#: Much work for the device, little for Python: one layer, and the head's large product.
+#: Much work for the device, little for Python: a single layer, and the head's large product.
 SHAPE = {
     "sequence_length": 256,
     "hidden_size": 256,
@@ -48,12 +48,12 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 def test_an_unsynchronised_step_looks_many_times_too_fast(by_hand: dict[str, float]) -> None:
-    # 67 times on a quiet host, 14 on a busy one.
+    # 67 times on a quiet host, 14 on a busy host.
     assert by_hand["done"] > 5 * by_hand["recorded"]
 
 
 def test_after_synchronize_results_are_there_to_be_read(by_hand: dict[str, float]) -> None:
-    # Where the device were still at work, reading would wait for it.
+    # If the device were still at work, reading would wait.
     assert by_hand["read"] < by_hand["done"] / 20
 
 

@@ -1,6 +1,6 @@
-"""What is not there is said in one line, with exit code 3.
+"""A missing device or package ends with a single line and exit code 3.
 
-And soon: of a plugin that does not answer for a minute, llmb itself says another line.
+The line comes soon: llmb itself prints a line for a plugin without an answer for a minute.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_a_pjrt_device_that_is_not_there(tmp_path: Path, client: str) -> None:
 def test_the_hosts_processor_is_not_taken_without_being_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Otherwise every machine without an accelerator would train through XLA once this is installed.
+    # Otherwise every machine without an accelerator would train through XLA after the installation.
     monkeypatch.delenv("PJRT_DEVICE")
     done = harness.run(tmp_path / "out", *ASKED_FOR)
     assert refused(done, "no accelerator", "--device xla")
@@ -79,7 +79,7 @@ def test_a_torch_that_torch_xla_was_not_built_for(
 
 
 def test_torch_xla_is_not_installed(tmp_path: Path) -> None:
-    # This environment again, but for the one library.
+    # The same environment without the library.
     venv.create(tmp_path / "venv", symlinks=True)
     base = {"base": str(tmp_path / "venv"), "platbase": str(tmp_path / "venv")}
     site = Path(sysconfig.get_path("purelib", vars=base))

@@ -1,4 +1,4 @@
-"""``-O compile``: what torch.compile is given on an Intel GPU."""
+"""``-O compile``: the modes of torch.compile on an Intel GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CHOICES = (AUTO, NONE, BLOCKS, "default", "max-autotune-no-cudagraphs")
 
 
 def chosen(config: RunConfig) -> str:
-    """Return what ``-O compile`` comes to in ``config``, whose device is settled; never ``auto``.
+    """Return the mode of ``-O compile`` for ``config``, whose device is settled; never ``auto``.
 
-    ``none`` beside ``--executor inductor`` or ``thunder``: llmb compiles the model then.
+    ``none`` beside ``--executor inductor`` or ``thunder``: llmb itself compiles the model.
     """
     asked = str(config.plugin_options["compile"])
     if config.executor != "eager":
@@ -33,8 +33,8 @@ def chosen(config: RunConfig) -> str:
 def post_process(model: nn.Module, config: RunConfig) -> nn.Module:
     """Return ``model``, compiled in place as ``config`` says; every parameter keeps its name.
 
-    With ``blocks`` each is compiled by itself: the twelve of llama-1.4b share one program;
-    embedding, head and loss stay eager.
+    With ``blocks`` each block is compiled separately. Example: the twelve blocks of llama-1.4b
+    share one program; embedding, head and loss stay eager.
     """
     mode = chosen(config)
     if mode == BLOCKS:

@@ -1,4 +1,4 @@
-"""Published dense peaks of Intel GPUs. What could not be traced to a public page is left out."""
+"""Published dense peaks of Intel GPUs. A peak without a public page is left out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _ARC_PRO_FP32 = {"B50": 10.65, "B60": 12.28, "B65": 12.28, "B70": 22.94}
 
 
 def peak(name: str, units: int | None, precision: str) -> Peak | None:
-    """Return the peak of the device that torch calls ``name``, None where none is published.
+    """Return the peak of the device with torch's name ``name``, None for an unpublished peak.
 
-    ``units`` counts its execution units: torch may list each tile of a card as a device.
+    ``units`` is the device's number of execution units: torch may list each tile of a card as a
+    device. Example: 512 of the 1,024 units of a Max 1550 have half of the peak.
     """
     words = re.sub(r"\((R|TM)\)", "", name)
     if "Data Center GPU Max 1550" in words and units and precision in _MAX_1550:

@@ -1,7 +1,8 @@
-"""Intel's extension for PyTorch on the CPU: is it usable here, and its treatment of a model.
+"""Intel's extension for PyTorch on the CPU: availability, and treatment of a model.
 
-Its last release is 2.8, for torch 2.8 only. Beside any other torch its import prints "ERROR! ..."
-and dies of ``AttributeError: module 'os' has no attribute 'exit'``, so the pair is checked first.
+The last release is 2.8, for torch 2.8 only. Beside every different torch the import prints "ERROR!
+..." and dies of ``AttributeError: module 'os' has no attribute 'exit'``, so the plugin checks the
+pair of versions first.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class ExtensionBackend(CpuBackend):
 
 
 def fault() -> str | None:
-    """Return why the extension cannot be used here, None if nothing is known to stand against it.
+    """Return the reason why the extension cannot be used here, None without a known reason.
 
-    Read from package metadata: nothing is imported.
+    Reads package metadata and imports nothing.
     """
     try:
         own = version(DISTRIBUTION)
@@ -59,14 +60,14 @@ def load() -> Any:
     """Import the extension.
 
     Raises:
-        UnavailableError: it does not suit this torch, or cannot be imported.
+        UnavailableError: the extension does not fit this torch, or cannot be imported.
     """
     reason = fault()
     if reason is not None:
         raise UnavailableError(reason)
     try:
         return import_module(_MODULE)
-    except (Exception, SystemExit) as error:  # it exits where the processor lacks AVX2
+    except (Exception, SystemExit) as error:  # the extension exits without AVX2
         words = " ".join(str(error).split())
         raise UnavailableError(
             f"{DISTRIBUTION} {version(DISTRIBUTION)} cannot be imported: "
@@ -75,7 +76,7 @@ def load() -> Any:
 
 
 def is_loaded() -> bool:
-    """Tell whether this process has imported the extension."""
+    """Tell whether the process has imported the extension."""
     return _MODULE in sys.modules
 
 
@@ -86,7 +87,7 @@ def keep_float32() -> None:
 
 
 def precisions() -> list[Precision | Refused]:
-    """Return the formats the extension trains in on this processor."""
+    """Return the training formats of the extension on this processor."""
     features = import_module(f"{load().__name__}._C")
     bf16_native = features.isa_has_avx512_bf16_support() or features.isa_has_amx_support()
     no_16_bits = "{} needs AVX-512, which this processor does not have"
@@ -112,12 +113,12 @@ def describe() -> dict[str, str]:
 
 
 def repack(model: nn.Module) -> nn.Module:
-    """Return ``model`` with its linear layers replaced, their weights in oneDNN's blocked layout.
+    """Return ``model`` with replaced linear layers and weights in oneDNN's blocked layout.
 
-    The weights stay in the dtype the harness cast them to: with ``dtype`` left out the extension
-    neither makes float32 masters nor splits BF16 values into halves. Training mode demands an
-    optimizer: it is given one to throw away, whose ``state_dict`` it patches, and the harness
-    builds its own afterwards.
+    The weights stay in the harness's dtype: without ``dtype`` the extension neither makes float32
+    masters nor splits BF16 values into halves. Training mode demands an optimizer: the function
+    passes a temporary optimizer, whose ``state_dict`` the extension patches, and the harness builds
+    its own optimizer afterwards.
     """
     throw_away = AdamW(model.parameters())
     processed: nn.Module
@@ -125,7 +126,7 @@ def repack(model: nn.Module) -> nn.Module:
         model.train(),
         optimizer=throw_away,
         inplace=True,
-        auto_kernel_selection=True,  # otherwise FP32 layers stay as they are
+        auto_kernel_selection=True,  # otherwise FP32 layers stay unchanged
         split_master_weight_for_bf16=False,
         fuse_update_step=False,
     )
@@ -136,9 +137,9 @@ def repack(model: nn.Module) -> nn.Module:
 
 
 def _keep_training(layer: nn.Module) -> None:
-    """Let ``layer`` stay in training mode: in evaluation it computes the same without gradients.
+    """Let ``layer`` stay in training mode: evaluation mode computes the same without gradients.
 
-    The audit looks at models with dropout in evaluation mode, and at their gradients.
+    The audit reads gradients of models with dropout in evaluation mode.
     """
 
     def train(mode: bool = True) -> nn.Module:

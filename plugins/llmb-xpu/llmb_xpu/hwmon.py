@@ -1,7 +1,7 @@
-"""The energy counter of an Intel GPU as Linux shows it.
+"""The energy counter of an Intel GPU in Linux.
 
 Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon: ``energy1_input`` counts
-microjoules of the whole card, ``energy2_input`` (xe) those of the package.
+microjoules of the whole card, ``energy2_input`` (xe) microjoules of the package.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _COUNTERS: tuple[tuple[str, Literal["device", "package"]], ...] = (
 
 
 def energy(devices: int, root: Path = HWMON) -> EnergyReading | None:
-    """Return the counter of the only card, None where there is none, or which card is not clear.
+    """Return the counter of the only card, None without a card or with several cards.
 
-    The kernel numbers cards its own way, and torch may list each tile of a card as a device: only
-    with one card and one of ``devices`` is the counter surely that of the device.
+    The kernel and torch number cards differently, and torch may list each tile of a card as a
+    device: only with a single card and ``devices`` = 1 does the counter surely belong to the
+    device.
     """
     cards = [card for card in sorted(root.glob("hwmon*")) if _text(card / "name") in _DRIVERS]
     if len(cards) != 1 or devices != 1:

@@ -13,26 +13,26 @@ from llmb.plugin.kit.formats import set_float32_products
 
 from . import datasheets, hwmon
 
-#: Gauge -> function of ``torch.xpu``. ``power_draw`` is not among them: it takes 100 ms.
+#: Gauge -> function of ``torch.xpu``. ``power_draw`` is left out: a reading takes 100 ms.
 _GAUGES = {"clock_mhz": "clock_rate", "temperature_c": "temperature"}
 
 
 class XpuBackend(Accelerator):
-    """Torch's accelerator where that is an Intel GPU, with what is known of it beyond torch."""
+    """Torch's accelerator on an Intel GPU, with facts unknown to torch."""
 
     def energy(self) -> EnergyReading | None:
-        """The kernel's counter, where it is clear whose it is."""
+        """Return the kernel's counter, None if the owner of the counter is unclear."""
         return hwmon.energy(torch.accelerator.device_count())
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """Return the published peak of this device."""
+        """Return the published peak of the device."""
         properties = torch.xpu.get_device_properties(self.index)
         return datasheets.peak(
             str(properties.name), getattr(properties, "gpu_eu_count", None), precision
         )
 
     def versions(self) -> dict[str, str]:
-        """The driver, and the runtime this torch was built with."""
+        """Return the driver's version, and the runtime of the torch build."""
         properties = torch.xpu.get_device_properties(self.index)
         facts = {
             "xpu_driver": getattr(properties, "driver_version", None),
@@ -59,21 +59,21 @@ def precisions(device: str) -> list[Precision | Refused]:
 
 
 def _multiplies_tf32(properties: Any) -> bool:
-    # torch.xpu.is_tf32_supported, where a torch has it, asks for any matrix engine. Not all take
-    # TF32 (those of the Arc A series do not): the longer name tells.
+    # torch.xpu.is_tf32_supported, in newer versions of torch, asks for any matrix engine. Some
+    # engines lack TF32 (example: the Arc A series): the longer name tells.
     name = "has_subgroup_matrix_multiply_accumulate"
     return bool(getattr(properties, f"{name}_tensor_float32", getattr(properties, name, False)))
 
 
 def set_environment(precision: Precision) -> None:
-    """Let float32 products use TF32 if that was asked for, and nothing narrower if not."""
+    """Let float32 products use TF32 if requested, and never a narrower format."""
     set_float32_products(precision)
-    # The switch that torch's xpu matrix products read (pytorch/pytorch#144240).
+    # The switch of torch's xpu matrix products (pytorch/pytorch#144240).
     torch.backends.mkldnn.allow_tf32 = precision.name == TF32.name  # type: ignore[assignment]
 
 
 def telemetry() -> dict[str, float]:
-    """Return clock and temperature where torch reads them (2.13 does, with pyzes; 2.8 does not)."""
+    """Return clock and temperature if torch reads them (2.13 does, with pyzes; 2.8 does not)."""
     readings = {}
     for gauge, function in _GAUGES.items():
         try:
@@ -84,7 +84,7 @@ def telemetry() -> dict[str, float]:
 
 
 def describe(device: str) -> dict[str, str]:
-    """Return what torch knows of the GPU ``device`` and a reader may ask for."""
+    """Return torch's facts about the GPU ``device`` that a reader may ask for."""
     properties = torch.xpu.get_device_properties(device if ":" in device else None)
     names = ("gpu_eu_count", "max_compute_units", "architecture", "is_integrated_gpu")
     found = {f"xpu_{name}": getattr(properties, name, None) for name in names}

@@ -1,8 +1,8 @@
-"""What importing Intel's extension replaces in torch's Python: compared before and after, 2.8.0.
+"""Callables of torch's Python replaced by Intel's extension: compared before and after, 2.8.0.
 
-``tests/test_patches.py`` compares again. None of it is in ``torch.optim``, autograd or the model.
-The import also puts kernels over torch's (three of them run in a step: ``matmul``, ``cat`` and
-``mean``); these, like all of this, the audit holds against an import of the extension alone.
+``tests/test_patches.py`` repeats the comparison. No callable is in ``torch.optim``, autograd or the
+model. The import also puts kernels over torch's (three run in a step: ``matmul``, ``cat`` and
+``mean``). The audit compares kernels and callables with an import of the extension alone.
 """
 
 from __future__ import annotations

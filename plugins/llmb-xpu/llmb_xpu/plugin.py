@@ -19,7 +19,7 @@ _NO_FP8 = Refused(name="FP8", reason="neither torch's xpu back end nor this pack
 
 @hookimpl
 def llmb_options() -> list[PluginOption]:
-    """Offer the extension, torch.compile on GPUs, and what the plugin cpu offers on CPUs."""
+    """Offer the extension, torch.compile on GPUs, and the options of the plugin cpu on CPUs."""
     return [
         PluginOption(
             name=target.OPTION,
@@ -66,7 +66,7 @@ def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
 
 @hookimpl
 def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
-    """Offer what the device computes in, and say why it does not compute in the rest."""
+    """Offer the formats of the device, and give the reason for each refused format."""
     on_cpu = _on_cpu(config)
     formats = extension.precisions() if on_cpu else native.precisions(config.device)
     return [*formats, _NO_FP8]
@@ -74,17 +74,17 @@ def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
 
 @hookimpl
 def llmb_warmup_steps(config: RunConfig) -> int:
-    """Ask for a compiler's untimed steps where there is one."""
+    """Request untimed steps for a compiler, if any."""
     by_us = compiled.chosen(config) != compiled.NONE
     return compiling.WARMUP_STEPS if by_us or config.executor != "eager" else 1
 
 
 @hookimpl
 def llmb_set_environment(config: RunConfig) -> None:
-    """Keep declared formats honest; on the CPU this imports the extension.
+    """Keep declared formats honest; on the CPU the hook imports the extension.
 
     Raises:
-        UsageError: the extension cannot train this way.
+        UsageError: the extension cannot train with ``config``.
     """
     if _on_cpu(config):
         if config.mixed_precision:
@@ -107,7 +107,7 @@ def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
 
 @hookimpl
 def llmb_optimizer_options(config: RunConfig) -> dict[str, bool]:
-    """Use torch's fused AdamW kernel where the device has one."""
+    """Use torch's fused AdamW kernel if the device has the kernel."""
     return {"fused": True} if _on_cpu(config) or has_fused_adamw("xpu") else {}
 
 
@@ -119,7 +119,7 @@ def llmb_parameter_map(model: nn.Module) -> dict[str, ParameterView] | None:
 
 @hookimpl
 def llmb_patches() -> list[DeclaredPatch]:
-    """Declare what importing the extension replaces."""
+    """Declare the callables replaced by the import of the extension."""
     return patches.declared() if extension.is_loaded() else []
 
 
@@ -131,7 +131,7 @@ def llmb_telemetry() -> dict[str, float]:
 
 @hookimpl
 def llmb_describe_system(config: RunConfig) -> dict[str, str]:
-    """Give what is known of the GPU, or of the extension on this processor."""
+    """Return the facts of the GPU, or of the extension on this processor."""
     if _on_cpu(config):
         return extension.describe()
     return {**native.describe(config.device), "xpu_compile": compiled.chosen(config)}

@@ -1,9 +1,9 @@
-"""Canonical weights within a model that Intel's extension has repacked.
+"""Canonical weights within a model repacked by Intel's extension.
 
-A repacked layer keeps its weight in oneDNN's blocked layout: ``[out, in]`` becomes
-``[out/64, in/16, 8, 64, 2]`` in BF16 and ``[out/64, in/16, 16, 64]`` in FP32 (blocks of 32 or 16
-for small layers), filled up with zeros. Zeros stay zeros: their gradient is 0 and decay scales.
-Beside it lies an empty parameter that only inference uses.
+A repacked layer keeps its weight in oneDNN's blocked layout: ``[out, in]`` becomes ``[out/64,
+in/16, 8, 64, 2]`` in BF16 and ``[out/64, in/16, 16, 64]`` in FP32 (blocks of 32 or 16 for small
+layers), filled up with zeros. Zeros stay zeros: their gradient is 0 and decay scales. The layer
+also holds an empty parameter, used only by inference.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Repacked:
     """The weight of one repacked layer, in its canonical shape."""
 
     def __init__(self, layer: nn.Module, path: str) -> None:
-        """Look at ``layer``, which lies at ``path`` in the model."""
+        """Read and write the weight of ``layer``, which lies at ``path`` in the model."""
         self._weight = layer.get_parameter("weight")
-        #: The extension's own handle to the layout: it packs and unpacks bit for bit.
+        #: The extension's own handle to the layout: packs and unpacks bit for bit.
         self._layout: Any = layer.ctx
         self.padding = tuple(
             f"{path}.{name}"
@@ -36,7 +36,7 @@ class Repacked:
             self.padding += (f"{path}.weight",)
 
     def read(self, kind: Kind) -> Tensor | None:
-        """Return value or gradient; the moments are the optimizer's, which a model cannot see."""
+        """Return value or gradient; the moments belong to the optimizer, unknown to the model."""
         stored = {"value": self._weight.detach(), "grad": self._weight.grad}.get(kind)
         return None if stored is None else self._unpacked(stored)
 
@@ -52,7 +52,7 @@ class Repacked:
 
 @dataclass(frozen=True)
 class Stored:
-    """A parameter that is stored as it is."""
+    """A parameter stored without repacking."""
 
     parameter: nn.Parameter
     padding: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Stored:
 
 
 def is_repacked(module: nn.Module) -> bool:
-    """Tell whether the extension holds the weight of ``module`` in a layout of its own."""
+    """Tell whether the extension holds the weight of ``module`` in the extension's own layout."""
     return hasattr(getattr(module, "ctx", None), "to_public")
 
 

@@ -1,4 +1,4 @@
-"""What a run drives: an Intel GPU by torch's own back end, or the CPU with Intel's extension."""
+"""The device of a run: an Intel GPU by torch's own back end, or the CPU with Intel's extension."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ NO_GPU = (
 
 
 class Target(Enum):
-    """The two ways to compute that this package knows."""
+    """The two kinds of devices of this package."""
 
     GPU = "xpu"
     CPU = "cpu"
 
 
 def find(config: RunConfig) -> Target:
-    """Return what ``config`` asks for; a GPU before the CPU where it names neither.
+    """Return the target of ``config``; without a named device a GPU before the CPU.
 
     Raises:
         UsageError: device and option contradict each other.
-        UnavailableError: this machine, or its software, cannot do it; says what to install.
+        UnavailableError: machine or software lack the target; the message names the package to
+            install.
     """
     kind, choice = config.device.partition(":")[0], config.plugin_options[OPTION]
     if kind == Target.CPU.value or (kind == AUTO_DEVICE and choice == "on"):

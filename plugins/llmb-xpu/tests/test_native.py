@@ -1,4 +1,4 @@
-"""The GPU path. No Intel GPU can be had in CI: torch's two interfaces to one are faked here."""
+"""The GPU path. CI has no Intel GPU: the tests fake torch's two interfaces to a GPU."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_only_a_run_declared_in_tf32_lets_float32_products_use_it(
 
 
 class TwoLayers(nn.Module):
-    """A model of two blocks; its head, and parts that are of two classes, are no blocks."""
+    """A model of two blocks; the head, and parts of two classes, are no blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class TwoLayers(nn.Module):
 
 @pytest.fixture
 def triton(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Return a function that makes triton be there or not; the C compiler is there."""
+    """Return a function that adds or removes triton; the C compiler is present."""
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(compiling, "_python_header", lambda: Path(__file__))
     there = compiling.find_spec
@@ -206,7 +206,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[nn.Module, object]]:
-    """What is compiled, and in which mode; nothing really is."""
+    """Record the compiled modules and modes without compiling."""
     found: list[tuple[nn.Module, object]] = []
     monkeypatch.setattr(
         nn.Module, "compile", lambda self, **given: found.append((self, given["mode"]))

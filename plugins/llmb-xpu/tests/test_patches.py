@@ -1,4 +1,4 @@
-"""What importing and using the extension replaces in torch, compared anew in fresh processes."""
+"""Replacements of torch by import and use of the extension, compared anew in fresh processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmb.records.evidence import LibraryBaseline, NamespaceEvidence
 from llmb.records.finding import Finding, Status
 from tests import needs, patience
 
-#: What a worker does with the plugin, on a model of one layer.
+#: A worker's work with the plugin, on a model of one layer.
 _WORKER = """
 from llmb.observe.namespace import NamespaceWatch
 
@@ -59,7 +59,7 @@ def evidence() -> NamespaceEvidence:
 
 @pytest.fixture(scope="module")
 def finding(evidence: NamespaceEvidence) -> Finding:
-    """Return what N1 makes of it, as if nothing was declared."""
+    """Return N1's finding, as if no patch was declared."""
     modules = [name for library in evidence.libraries for name in library.modules]
     baseline = LibraryBaseline.model_validate_json(python(_LIBRARY, json.dumps(modules)))
     return rule_n1.finding(evidence, baseline, (), "namespace.json")

@@ -1,4 +1,4 @@
-"""What cannot work: one clear line, the documented exit code, and nothing written."""
+"""Impossible runs: a clear line, the documented exit code, and no written file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(done: Ended, code: int, *words: str) -> None:
 
 
 def with_release(folder: Path, release: str, source: str | None = None) -> Path:
-    """Make ``folder`` a site in which the extension is installed as ``release``."""
+    """Make ``folder`` a site with the extension installed as ``release``."""
     info = folder / f"{NAME}-{release}.dist-info"
     info.mkdir(parents=True)
     text = f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {release}\n"
@@ -100,7 +100,7 @@ def test_the_wrong_pair_is_refused_from_metadata_before_anything_is_imported(
 def test_an_extension_that_cannot_be_imported_is_one_line(
     tmp_path: Path, source: str, words: list[str]
 ) -> None:
-    # Of this torch's own release: another is refused from metadata.
+    # For this torch's own release: package metadata already refuses a different release.
     release = ".".join([*torch.__version__.split(".")[:2], "0"])
     site = with_release(tmp_path / "site", release, source)
     done = run(tmp_path / "out", "--device=cpu", site=site)
@@ -116,7 +116,7 @@ def test_without_a_gpu_the_line_says_so_and_what_to_install(tmp_path: Path, devi
 
 @pytest.mark.parametrize("device", ["cpu:1", "cuda", "cuda:0", "warp"])
 def test_a_device_that_is_not_there_is_named(tmp_path: Path, device: str) -> None:
-    if device.startswith("cpu"):  # without the extension that is what is missing
+    if device.startswith("cpu"):  # without the extension, the message names the missing extension
         needs.package(NAME)
     check(run(tmp_path / "out", f"--device={device}"), UNAVAILABLE, repr(device))
 

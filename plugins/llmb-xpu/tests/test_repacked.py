@@ -1,4 +1,4 @@
-"""Views of repacked weights: bit for bit, shapes that fill no block included."""
+"""Views of repacked weights: bit for bit, also for shapes that fill no block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPE = LlamaShape(
     sequence_length=16,
 )
 EVEN = (128, 64)
-#: Sizes that leave blocks partly filled, thin ones and one that is a single row among them.
+#: Sizes that leave blocks partly filled, with thin sizes and a single row.
 ODD = [(50, 70), (33, 17), (64, 7), (7, 64), (100, 3200), (1, 5)]
 #: Relative rounding of a product or sum: 8 and 24 bits of mantissa.
 ROUNDING = {torch.bfloat16: 2.0**-7, torch.float32: 1e-5}
@@ -44,7 +44,7 @@ def dtype(request: pytest.FixtureRequest, bf16_refused: str | None) -> torch.dty
 
 
 def packed_linear(size: tuple[int, int], dtype: torch.dtype) -> tuple[nn.Module, Tensor, Any]:
-    """Return a repacked layer within a model, its weight before, and the view of it."""
+    """Return a repacked layer within a model, the weight before, and the view of the weight."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(size[1], size[0], bias=False)).to(dtype)
     before = model[0].weight.detach().clone()
@@ -126,7 +126,7 @@ def test_a_model_that_was_not_repacked_is_found_by_name() -> None:
 
 
 def pair(dtype: torch.dtype) -> tuple[Llama, nn.Module]:
-    """Return the reference model and the same one repacked."""
+    """Return the reference model and the same model repacked."""
     reference = build(SHAPE, 3, dtype)
     return reference, extension.repack(build(SHAPE, 3, dtype))
 
@@ -156,12 +156,12 @@ def test_gradients_read_through_the_views_are_those_of_the_reference_within_roun
     for name, parameter in reference.named_parameters():
         found, expected = views[name].read("grad").double(), parameter.grad.double()
         assert found.shape == expected.shape
-        # A gradient has been through every layer above it: more than one rounding.
+        # A gradient has been through every layer above: more than one rounding.
         assert (found - expected).norm() <= 8 * ROUNDING[dtype] * expected.norm(), name
 
 
 def test_gradients_are_there_in_evaluation_mode_too() -> None:
-    # A model with dropout is audited in it; the extension's own layers have no gradients then.
+    # The audit uses evaluation mode for dropout; the extension's own layers have no gradients then.
     found = {}
     for mode in (True, False):
         _, model = pair(torch.float32)
@@ -189,7 +189,7 @@ def test_what_the_harnesss_own_optimizer_steps_is_what_the_model_computes_from(
             changed += not torch.equal(value, parameter)
             parameter.copy_(value)
         found, expected = (each(tokens(9), labels=tokens(9)) for each in (model, reference))
-    # In BF16 a learning rate of 1e-5 is lost on the norms' ones: only they may stand still.
+    # In BF16 a learning rate of 1e-5 is lost on the ones of the norms: only norms may stand still.
     assert changed >= len(views) - 5
     assert found.item() == pytest.approx(expected.item(), rel=ROUNDING[dtype])
 

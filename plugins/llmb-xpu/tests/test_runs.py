@@ -31,7 +31,7 @@ BF16_SPACING = 2.0**-4
 
 @pytest.fixture(scope="session")
 def trained(once: Once) -> Callable[..., Ended]:
-    """Return a function that does a tiny run, once per session for the same arguments."""
+    """Return a function that makes a tiny run, once per session for the same arguments."""
 
     def train(plugin: str, precision: str, *shape: str) -> Ended:
         flags = (f"--plugin={plugin}", "--device=cpu", f"--precision={precision}", *harness.SAME)

@@ -262,7 +262,7 @@ TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
     edited: ("A file of a bundle is edited.", "a bundle is never edited"),
     added_file: ("A file is added to a bundle.", "a bundle is never edited"),
     half_deleted: ("A file of a bundle is deleted.", "a bundle is never edited"),
-    deleted: ("All bundles of another owner are deleted.", "takes a bundle away of 'acme'"),
+    deleted: ("All bundles of a different owner are deleted.", "takes a bundle away of 'acme'"),
     junk_signature: (
         "A junk signature gets Acme's bundle refused.",
         "adds a signature to a bundle",
@@ -270,7 +270,7 @@ TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
     index_edited: ("The index of Acme's system is edited.", "changes an index of 'acme'"),
     two_owners: ("One change adds bundles of two owners.", "changes folders of acme and mallory"),
     in_anothers_folder: (
-        "A bundle that says it is Acme's is signed by Mallory.",
+        "A bundle that claims to be Acme's is signed by Mallory.",
         "not signed by 'acme'",
     ),
     unsigned: ("A bundle is not signed.", "not signed, and a signer is asked for"),
@@ -281,14 +281,14 @@ TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
     shared_key: ("Mallory's key is added for Mallory and Acme.", "adds a key of 'acme'"),
     key_replaced: ("Acme's key is replaced by Mallory's.", "changes a line of acme"),
     stolen: ("Acme's signed bundle is copied into Mallory's folder.", "says it is of acme/box"),
-    renamed: ("A bundle lies under another name than its record gives it.", "its place is"),
+    renamed: ("A bundle lies under a name different from its record's.", "its place is"),
     look_alike: ("A folder is named \u0430cme, with a Cyrillic letter.", "is not made of a-z"),
     linked: ("A folder is a link to Acme's.", "mallory: is a link"),
     hidden: ("A workflow lies in a hidden folder.", ".github: is a hidden folder"),
     another_readme: ("README.md says who won.", "is no part of a submission"),
-    recomputed_list: ("A bundle is listed as computed again.", "is no part of a submission"),
+    recomputed_list: ("A bundle is listed as recomputed.", "is no part of a submission"),
     older_form: (
-        "A bundle is of the older form, which names nobody.",
+        "A bundle has the older form, without an owner.",
         "is not of schema llmb.bundle/2",
     ),
 }
