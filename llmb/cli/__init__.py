@@ -20,6 +20,7 @@ from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError, RunFailedError
 
 #: Command -> (module, help line). A test holds the help lines to the commands' own.
 COMMANDS = {
+    "demo": ("demo", "Catch a cheat in a minute: two runs, a bundle, a page."),
     "run": ("run", "Run the benchmark and leave a run directory."),
     "sweep": ("sweep", "Run every precision at several batch sizes; resumable."),
     "show": ("show", "Show a run record."),

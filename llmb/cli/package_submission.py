@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="Large evidence goes into this folder, not into bundles; of a bundle it is there.",
 )
+@click.option(
+    "--debug", is_flag=True, help="Bundle debug runs, too: they can be verified, and never rank."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the written bundles as JSON.")
 def command(
     run_dirs: tuple[Path, ...],
@@ -67,6 +70,7 @@ def command(
     missing: tuple[str, ...],
     key: Path | None,
     evidence: Path | None,
+    debug: bool,
     as_json: bool,
 ) -> None:
     """Make bundles out of finished runs.
@@ -93,7 +97,7 @@ def command(
 
     if _are_bundles(run_dirs, key):
         named = (submitter, system, organisation, system_name, contact, availability)
-        if any(named) or missing or with_zip:
+        if any(named) or missing or with_zip or debug:
             raise click.UsageError("a bundle is there already: it can only be signed")
         assert key is not None
         there = elsewhere.places([str(evidence)] if evidence else [])
@@ -106,7 +110,7 @@ def command(
         whose = package.submission_of(
             submitter or "", system or "", organisation, system_name, availability, contact
         )
-        written = package.package(run_dirs, whose, output, with_zip, reasons, key, evidence)
+        written = package.package(run_dirs, whose, output, with_zip, reasons, key, evidence, debug)
     if as_json:
         click.echo(json.dumps({"bundles": [str(path) for path in written]}, indent=1))
         return
