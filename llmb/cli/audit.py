@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.evidence import evidence_option
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ _OF_ONLY = ("part", "output", "device", "evidence", *_OF_RESUME)
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
 
 
-@click.command("audit", short_help="Show what the audit of a run measured, rule by rule.")
-@click.argument("path", type=Path)
+@click.command("audit", short_help="Show the audit of a run, rule by rule.")
+@click.argument("path", type=Path, shell_complete=completion.run_directories)
 @click.option("--rule", "rules", multiple=True, metavar="ID", help="Only this rule; repeatable.")
 @click.option(
     "--only", metavar="ID", help="Judge one part again by this rule, here: E1, E2, P1 or L1."
@@ -108,7 +109,8 @@ def command(
     wanted = [rule.upper() for rule in rules]
     for rule in wanted:
         if rule not in known:
-            raise UsageError(f"--rule {rule}: there is no such rule (there are {', '.join(known)})")
+            every = ", ".join(known)
+            raise UsageError(f"--rule {rule}: there is no such rule (there are {every})")
     record = read_record(path)
     audit, recipe = record.audit, None if wanted else record.precision_recipe
     if wanted:

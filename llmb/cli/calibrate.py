@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.amounts import Amount
 from llmb.cli.text import size_of
 from llmb.errors import UsageError
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 _OF_FILES = ("nproc", "network_gbps", "memory_gb")
 
 
-@click.command("calibrate", short_help="Measure what a device attains on the model's own shapes.")
-@click.option("--plugin", help="Vendor plugin [default: the best available].")
+@click.command("calibrate", short_help="Measure a device's ceilings on the model's own shapes.")
+@click.option(
+    "--plugin",
+    metavar="NAME",
+    shell_complete=completion.plugins,
+    help="Vendor plugin [default: the best here].",
+)
 @click.option("--device", help="Any torch device string [default: the plugin's].")
 @click.option("--precision", help="FP32, TF32, FP16, BF16, ... [default: the best].")
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -23,8 +24,15 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 120
 
 
-@click.command("compare", short_help="Compare runs with a base run, and hold them to conditions.")
-@click.argument("paths", metavar="BASE [RUN]...", nargs=-1, required=True, type=Path)
+@click.command("compare", short_help="Compare runs with a base run, and require conditions.")
+@click.argument(
+    "paths",
+    metavar="BASE [RUN]...",
+    nargs=-1,
+    required=True,
+    type=Path,
+    shell_complete=completion.run_directories,
+)
 @click.option(
     "--require",
     "texts",

@@ -17,7 +17,7 @@ _INDENT = 14
 _LONGEST = 200
 
 
-@click.command("doctor", short_help="Show what llmb finds here and what is missing.")
+@click.command("doctor", short_help="Show devices and packages here, and missing ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Show what llmb finds on this machine and what is missing, for an issue.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ FORMATS = ("csv", "json", "parquet", "mllog")
 
 
 @click.command("export", short_help="Export runs as CSV, JSON, Parquet or MLPerf log lines.")
-@click.argument("paths", metavar="[RUN]...", nargs=-1, type=Path)
+@click.argument(
+    "paths", metavar="[RUN]...", nargs=-1, type=Path, shell_complete=completion.run_directories
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="The format.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write to this file instead of stdout."

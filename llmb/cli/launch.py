@@ -158,7 +158,7 @@ def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
     name, *options = arguments
     if name != "run":
         raise UsageError(f"ARGUMENTS: {name!r} has no ranks; a job file starts `llmb run`")
-    if "--help" in options:
+    if {"--help", "--help-all", "-h"} & {*options}:
         raise UsageError("ARGUMENTS: --help starts no ranks; `llmb run --help` shows it")
     ctx = run.command.make_context("llmb run", options)
     flags = ctx.params

@@ -34,7 +34,7 @@ _NOT_RUNS = (
 
 @click.command(
     "node",
-    short_help="Examine a new node: every device alone, all at once, DDP; yes or no.",
+    short_help="Test a new node: each device, all at once, DDP.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 
 
 @click.command("package-submission", short_help="Make a submission bundle of finished runs.")
-@click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=Path)
+@click.argument(
+    "run_dirs",
+    metavar="RUN_DIR...",
+    nargs=-1,
+    required=True,
+    type=Path,
+    shell_complete=completion.run_directories,
+)
 @click.option("--submitter", metavar="ID", help="Who hands in: a-z, 0-9, dashes; a folder.")
 @click.option("--system", metavar="ID", help="What it was run on: likewise.")
 @click.option("--organisation", metavar="NAME", help="The submitter's name for people to read.")

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from llmb.cli import plugin_check, plugin_new
+from llmb.cli import completion, plugin_check, plugin_new
 
 
 @click.group("plugin", short_help="List, check and write plugins.")
@@ -19,7 +19,7 @@ command.add_command(plugin_check.command)
 
 
 @command.command("list")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.plugins)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_plugins(names: tuple[str, ...], as_json: bool) -> None:
     """List every installed plugin: ready, without a device, or broken, and what it offers here.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli import completion
 from llmb.errors import ConformanceError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 
 
 @click.command("check", short_help="Check an installed plugin against the interface.")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.plugins)
 @click.option("--device", help="Any torch device string [default: the plugin's].")
 @click.option(
     "-O",

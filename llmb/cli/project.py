@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.project_job import job, search_command
 from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
 from llmb.errors import UsageError
@@ -51,7 +52,7 @@ def _moved(args: list[str]) -> tuple[str, list[str]]:
 @click.group(
     "project",
     cls=_OldLines,
-    short_help="Compute figures of merit, FLOP/s and node-hours from a step's time.",
+    short_help="Compute step time, FLOP/s and node-hours of a job.",
 )
 def command() -> None:
     """Compute what a source document derives from the time of a step, or the time itself.
@@ -70,7 +71,12 @@ def command() -> None:
 
 
 @command.command("step", short_help="Derive every figure from the time of a step.")
-@click.option("--workload", metavar="NAME|FILE.json", help="Whose step (llmb workload list).")
+@click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    help="Whose step (llmb workload list).",
+)
 @click.option("--step-time", type=AMOUNT, metavar="SECONDS", help="T, the seconds of a step.")
 @click.option("--iterations-per-second", type=AMOUNT, help="Steps a second, instead of a time.")
 @click.option("--tokens-per-second", type=AMOUNT, help="Of all devices, instead of a time.")
@@ -110,7 +116,12 @@ def step(**flags: Any) -> None:
 
 
 @command.command("seed", short_help="The 1T document's own formula for the time of a step.")
-@click.option("--workload", metavar="NAME|FILE.json", help="Whose step (llmb workload list).")
+@click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    help="Whose step (llmb workload list).",
+)
 @click.option(
     "--alpha", required=True, metavar="SECONDS|RATE", help="Of a multiply-add, or a rate."
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
 from llmb.errors import UsageError
 
@@ -30,7 +31,12 @@ def _of_both(function: F) -> F:
     """Add the options that a job and a search have."""
     for option in reversed(
         (
-            click.option("--workload", metavar="NAME|FILE.json", help="Whose step."),
+            click.option(
+                "--workload",
+                metavar="NAME|FILE.json",
+                shell_complete=completion.workloads,
+                help="Whose step.",
+            ),
             click.option("--hardware", required=True, metavar="NAME|FILE.json", help="On what."),
             click.option(
                 "--from",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llmb.supervisor import Finished
 
 
-@click.command("reproduce", short_help="Run a bundle's configuration again here, and compare.")
+@click.command("reproduce", short_help="Repeat a bundle's run on this machine, and compare.")
 @click.argument("bundle", type=Path)
 @click.option("--dry-run", is_flag=True, help="Only say what differs, and what is in the way.")
 @click.option(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
+from llmb.cli.help import GroupedCommand
 from llmb.cli.run_options import run_options
 from llmb.cli.text import printable as text_of
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
@@ -44,26 +45,28 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _MOST_DEFINITION = 64 * 1024
 
 
-@click.command("run", short_help="Run the benchmark and leave a run directory.")
+_EXAMPLES = """\b
+Examples:
+  llmb run --preset debug                seconds, to see that everything works
+  llmb run                               official, about ten minutes at most
+  llmb run --precision BF16 --batch-size auto --repeats 3
+  llmb run --nproc 4 --dp-shard 4        four ranks (FSDP2), docs/ranks.md
+"""
+
+
+@click.command(
+    "run",
+    cls=GroupedCommand,
+    short_help="Run the benchmark and leave a run directory.",
+    epilog=_EXAMPLES,
+)
 @run_options
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run the benchmark and leave a run directory.
 
-    Without options: the benchmark's model on the best device here, at the largest official size
-    whose run ends within ten minutes. That is llama-1.4b, the benchmark itself, on accelerators and
-    on processors that are fast in BF16.
-
-    \b
-    llmb run                                     official, about ten minutes at most
-    llmb run --within 30m                        a larger size, where ten minutes are too short
-    llmb run --workload llama-1.4b               the benchmark itself, however long it takes
-    llmb run --preset debug                      seconds, not official
-    llmb run --precision BF16 --batch-size auto --repeats 3
-    llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
-    llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
-    llmb run --recipe litgpt-fsdp-zero3 --preset debug   a documents' line for many devices
-    llmb run --scaling 1,2,4 --preset debug      what each rank adds
+    Without options: the benchmark's model, llama-1.4b, on the best device here; on a slow processor
+    the largest smaller size whose run ends within ten minutes.
     """
     from llmb import supervisor, workloads
     from llmb.cli import recipe, scaling

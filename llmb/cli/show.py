@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ F = TypeVar("F", bound="Frozen")
 
 
 @click.command("show", short_help="Show a run record.")
-@click.argument("path", type=Path)
+@click.argument("path", type=Path, shell_complete=completion.run_directories)
 @click.option("--command", "as_command", is_flag=True, help="Print the command of the same run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole record as JSON.")
 def command(path: Path, as_command: bool, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,13 @@ _PIPED_WIDTH = 160
 
 
 @click.command("simulate", short_help="Execute ranks of a huge job without its memory.")
-@click.option("--workload", metavar="NAME|FILE.json", required=True, help="llmb workload list.")
+@click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    required=True,
+    help="llmb workload list.",
+)
 @click.option("--world-size", type=_RANKS, help="Ranks [default: the original's].")
 @click.option("--tp", type=_COUNT, help="Ranks that share a layer [default: the original's].")
 @click.option("--pp", type=_COUNT, help="Stages of layers [default: the original's].")

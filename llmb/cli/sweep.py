@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli import run
+from llmb.cli.help import GroupedCommand
 from llmb.cli.run_options import OF_RANKS
 from llmb.cli.text import printable
 from llmb.endings import Interrupted
@@ -83,6 +84,7 @@ def _options() -> Iterator[click.Parameter]:
 
 @click.command(
     "sweep",
+    cls=GroupedCommand,
     params=list(_options()),
     short_help="Run every precision at several batch sizes; resumable.",
 )

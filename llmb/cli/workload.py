@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -61,7 +63,7 @@ def list_workloads(as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.workloads)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, as_json: bool) -> None:
     """Show workload NAME: sizes, work and memory, published rows, and flaws of the original.
