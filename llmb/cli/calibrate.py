@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmb.node.described import Described, Rates
     from llmb.records.ceiling import Ceiling
 
-#: Options that only a description has.
+#: Options that need --hardware-file.
 _OF_FILES = ("nproc", "network_gbps", "memory_gb")
 
 
@@ -53,10 +53,10 @@ _OF_FILES = ("nproc", "network_gbps", "memory_gb")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the measurement as JSON.")
 def command(**flags: Any) -> None:
-    """Measure what a device attains on the model's own matrix products, and its memory bandwidth.
+    """Measure the ceilings of a device: the model's matrix products, and the memory bandwidth.
 
-    With --hardware-file also what ranks attain in groups of 2, 4, ... and all of them: collectives
-    and messages, over sizes.
+    With --hardware-file also collectives and messages of ranks, in groups of 2, 4, ... and all
+    ranks, over message sizes.
 
     \b
     llmb calibrate
@@ -129,7 +129,7 @@ def _print(ceiling: Ceiling, rates: Rates) -> None:
 
 
 def _described(request: RunRequest, flags: Mapping[str, Any]) -> Described:
-    """Write the description of this machine to --hardware-file, and return what it is made of."""
+    """Write the description of this machine to --hardware-file, and return the measurements."""
     from llmb.node.described import Told, describe
     from llmb.records.canonical import pretty_bytes
 

@@ -30,7 +30,7 @@ def recipes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def plugins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the installed plugins; none of them is imported."""
+    """Return the names of the installed plugins, without importing a plugin."""
     from llmb.plugin import discovery
 
     return _begun((plugin.name for plugin in discovery.installed()), incomplete)
@@ -39,7 +39,7 @@ def plugins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def run_directories(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the finished runs below ``runs``, the newest first; else files, such as bundles."""
+    """Return the finished runs below ``runs``, the newest first; without a match, files."""
     found = sorted((path.parent for path in Path(_RUNS).glob(f"*/{_RECORD}")), reverse=True)
     return _begun(map(str, found), incomplete) or [CompletionItem(incomplete, type="file")]
 

@@ -1,4 +1,4 @@
-"""``llmb demo``: an honest run, a cheat, both verdicts, a bundle, its verification, and a page."""
+"""``llmb demo``: an honest run, a cheat, both verdicts, a verified bundle, and a page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RUN = (
 )
 _CHEAT = "cheat"
 _PLUGIN, _RUNS, _SUBMISSIONS, _PAGE = "plugin", "runs", "submissions", "leaderboard.html"
-#: The rule that tells most about rounded weights comes first.
+#: The first rule to show: the rule about the precision.
 _FIRST = "P1"
 
 
@@ -40,7 +40,7 @@ class DemoRun:
 
     @property
     def broken(self) -> list[Finding]:
-        """Findings of the blocking rules that the run broke; the rule of the precision first."""
+        """Findings of the broken blocking rules; the rule about the precision first."""
         from llmb.records.finding import Level, Status
 
         found = [
@@ -63,7 +63,7 @@ class DemoRun:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("llmb-demo"),
     show_default=True,
-    help="Folder for everything that the demo writes.",
+    help="Folder for all files of the demo.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser at the end.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress of the two runs.")
@@ -106,7 +106,7 @@ def _write_plugin(output: Path) -> Path:
     """Write the cheat's package to ``output``, and return the folder for Python's search path.
 
     Raises:
-        UsageError: ``output`` holds files of somebody else, or cannot be written.
+        UsageError: ``output`` holds other files, or cannot be written.
     """
     folder = output / _PLUGIN
     info = folder / f"llmb_{_CHEAT}-1.0.dist-info"
@@ -145,7 +145,7 @@ def _run(folder: Path, words: Sequence[str], quiet: bool) -> DemoRun:
 
 
 def _print_verdicts(honest: DemoRun, cheat: DemoRun) -> None:
-    """Print both runs side by side, and the rule that convicted the cheat.
+    """Print both runs side by side, and the rule that convicts the cheat.
 
     Raises:
         RunFailedError: the cheat was not convicted.
@@ -194,7 +194,7 @@ def _rows(honest: DemoRun, cheat: DemoRun) -> Iterator[tuple[str, str, str]]:
 
 
 def _print_bundles(output: Path, honest: DemoRun, cheat: DemoRun) -> None:
-    """Package and verify the honest run; show that the cheat's run is refused."""
+    """Package and verify the honest run, and print the refusal of the cheat's run."""
     from llmb.submission import package
     from llmb.submission.verify import verify
 
@@ -224,7 +224,7 @@ def _write_page(output: Path) -> Path:
 
 
 def _ending(output: Path, honest: DemoRun, cheat: DemoRun, seconds: float) -> Iterator[str]:
-    """Yield the page, and the commands that do the same by hand."""
+    """Yield the page, and the commands for the same by hand."""
     words = " ".join(word.replace("=", " ") for word in _RUN)
     plugin, one, other = (shlex.quote(str(p)) for p in (output / _PLUGIN, honest.path, cheat.path))
     yield f"page      {output / _PAGE}"

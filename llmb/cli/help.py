@@ -1,4 +1,4 @@
-"""Help in named groups: the most used options first, all others by ``--help-all``.
+"""Help in named groups: the most used options first, all options by ``--help-all``.
 
 rich-click and cloup were tried: both have groups, neither has a short and a full help.
 """
@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-#: Columns of an option's name and value; longer ones have a line of their own.
+#: Columns for name and value of an option; a longer name has a separate line.
 _COLUMNS = 28
 
 
 class GroupedOption(click.Option):
-    """An option of a named group; without a group it is one of the most used options."""
+    """An option of a named group; an option without a group is among the most used."""
 
     def __init__(self, *args: Any, group: str = "", **settings: Any) -> None:
         """Take click's arguments, and the title of the ``group``. Example: ``Ranks``."""
@@ -23,7 +23,7 @@ class GroupedOption(click.Option):
         self.group = group
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return name and text, without the range that click adds, such as ``[x>=1]``."""
+        """Return name and text, without click's range, such as ``[x>=1]``."""
         record = super().get_help_record(ctx)
         return None if record is None else (record[0], record[1].partition("  [")[0])
 
@@ -54,7 +54,7 @@ class GroupedCommand(click.Command):
 def _split(
     params: Sequence[click.Parameter],
 ) -> tuple[list[click.Parameter], dict[str, list[click.Parameter]]]:
-    """Return the most used options, and the others by the title of their group."""
+    """Return the most used options, and the further options by title of the group."""
     shown: list[click.Parameter] = []
     groups: dict[str, list[click.Parameter]] = {}
     for param in params:

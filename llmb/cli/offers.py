@@ -1,4 +1,4 @@
-"""What the installed plugins offer, as a person reads it: whole lines, in a pipe as on a screen."""
+"""Prints the offers of the installed plugins: whole lines, in a pipe as in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = {READY: "green", NO_DEVICE: "yellow"}
 
 
 def print_offers(offers: Sequence[Offer]) -> None:
-    """Print every offer to stdout, and what to do where no vendor's plugin is of use."""
+    """Print every offer to stdout, and a hint if no vendor's plugin drives a device."""
     console = Console(highlight=False)
     widest = max((len(offer.plugin) for offer in offers), default=0)
     for offer in offers:

@@ -47,8 +47,8 @@ def command(
 ) -> None:
     """Check an installed plugin: hooks, backend, model, permitted points, and a few tiny runs.
 
-    About a minute. What needs the plugin's device is skipped where there is none. A failed check
-    ends in exit code 8.
+    Takes about a minute. Without the plugin's device, the checks of the device are skipped. Exit
+    code 8 for a failed check.
 
     \b
     llmb plugin check acme
@@ -106,7 +106,7 @@ def _print(report: CheckReport) -> None:
 
 
 def _lines(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, str, str]]:
-    """Yield status, title and message; checks skipped in a row for one reason share a line."""
+    """Yield status, title and message; adjacent checks with the same reason share a line."""
     for (status, message), group in groupby(outcomes, key=lambda o: (o.status, o.message)):
         titles = [outcome.title for outcome in group]
         if status == "skip" and len(titles) > 1:

@@ -40,7 +40,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 
 
 _COUNT = click.IntRange(min=1)
-#: The options that are about ranks.
+#: Names of the options for ranks.
 OF_RANKS = (
     *("recipe", "nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
     *("sequence_parallel", "loss_parallel", "pp", "schedule", "rank_timeout"),

@@ -1,4 +1,4 @@
-"""A run record as a person reads it, on a terminal or in a pipe."""
+"""Prints the summary of a run record, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_MEASURED = "not measured"
 def print_summary(record: RunRecord, *, of_a_stranger: bool = False) -> None:
     """Print headline, context and findings of ``record`` to stdout.
 
-    ``of_a_stranger`` marks what nobody can check (``llmb.records.declared``).
+    ``of_a_stranger`` marks declared values without a check (``llmb.records.declared``).
     """
     console = Console(highlight=False)
     result = record.result
@@ -85,7 +85,7 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _ranks(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Yield how many ranks there were, what they shared, and which of them was the slowest."""
+    """Yield the number of ranks, the layout, and the slowest rank."""
     topology, mesh = record.topology, record.config.parallelism
     if topology.world_size == 1:
         return
@@ -107,7 +107,7 @@ def _ranks(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _choices(record: RunRecord) -> Iterator[str]:
-    """Yield what was chosen beyond the plain step."""
+    """Yield every choice beyond the plain step, such as autocast."""
     config = record.config
     if config.executor != "eager":
         mode = f" ({config.compile_mode})" if config.executor == "inductor" else ""

@@ -1,4 +1,4 @@
-"""A sweep as a person reads it: a row per point, reasons below, and how to hand it in."""
+"""Prints a sweep: a row per point, reasons below, and the command for a submission."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WORDS = {
     "not_tried": "not tried",
     "unfinished": "to be run",
 }
-#: In a pipe there is no terminal whose width matters.
+#: Width of the table in a pipe, in columns.
 _WIDE = 140
 
 
@@ -97,7 +97,7 @@ def _notes(overview: Overview) -> Iterator[str]:
 
 
 def _hand_in(overview: Overview, folder: Path) -> Iterator[str]:
-    """Yield how to make a submission of the best runs, or why that cannot be done."""
+    """Yield the command for a submission of the best runs, or the obstacle."""
     if not overview.best or overview.unfinished:
         return
     best = [s for s in overview.points if s.run and overview.best.get(s.precision) == s.run]

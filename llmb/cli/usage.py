@@ -1,4 +1,4 @@
-"""The answer to a wrong command line: one line, and a second line with the nearest right word."""
+"""The answer to a wrong command line: the fault in a line, the nearest right names in a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from llmb.cli.text import printable
 from llmb.errors import nearest
 
-#: Options of other benchmarks and trainers -> the option of ``llmb run`` with that meaning.
+#: Option of other benchmarks and trainers -> option of ``llmb run`` with the same meaning.
 SYNONYMS = {
     "--bs": "--batch-size",
     "--bsz": "--batch-size",
@@ -39,7 +39,7 @@ def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]
 
 
 def _said(error: click.ClickException, commands: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return the fault in words, the typed word, and all words that are right in its place."""
+    """Return the fault in words, the typed word, and all right words."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         known = [] if context is None else _options(context.command)
