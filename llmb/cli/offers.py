@@ -65,8 +65,8 @@ def _hints(offers: Sequence[Offer]) -> Iterator[str]:
     elif driven and all(offer.distribution == "llmb" for offer in driven):
         device = driven[0].device.partition(":")[0]
         yield (
-            f"only plugin {driven[0].plugin} drives {device}; its vendor's package may do more "
-            "(pip install llmb-<name>)"
+            f"only plugin {driven[0].plugin} drives {device}; a vendor's plugin may do more "
+            "(plugins/README.md in llmb's source tree, or the vendor's page)"
         )
     if not any(offer.available for offer in offers):
         yield "no plugin is ready: llmb doctor says what is missing"
