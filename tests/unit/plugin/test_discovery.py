@@ -118,7 +118,7 @@ def test_a_plugin_that_is_not_installed_is_refused_with_installed_and_nearest_na
     with pytest.raises(UnavailableError, match=r"'warp'.*cpu, generic\): see the vendor's page"):
         discovery.find("warp")
     with pytest.raises(UnavailableError, match=r"; did you mean generic\?$"):
-        discovery.find("genric")
+        discovery.find("generik")
 
 
 def test_a_plugin_in_a_checkout_is_installed_from_its_folder(
