@@ -7,6 +7,7 @@ run. Example: a request with ``precision=None`` may become a config with ``preci
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -377,6 +378,8 @@ class RunConfig(Choices):
 
 #: File for the final line of an interrupted rank, and the signals that torchrun passes on.
 _LAST_LINE, _RELAYED = "LLMB_LAST_LINE", "TORCHELASTIC_SIGNALS_TO_HANDLE"
+#: The folders in which Python looks for packages.
+_PATH = "PYTHONPATH"
 #: Read by OpenMP when OpenMP starts.
 _WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
 #: Read by numpy's OpenBLAS when the library is loaded.
@@ -429,6 +432,25 @@ def last_line_file() -> Path | None:
 def limit_threads(count: int) -> None:
     """Let child processes compute with ``count`` threads, unless OMP_NUM_THREADS is set."""
     os.environ.setdefault(_THREADS, str(count))
+
+
+@contextmanager
+def packages_in(folder: Path) -> Iterator[None]:
+    """Let this process and its child processes find the packages in ``folder``, as by PYTHONPATH.
+
+    Example: the plugin of ``llmb demo``, which is not installed.
+    """
+    before, place = os.environ.get(_PATH), str(folder)
+    os.environ[_PATH] = os.pathsep.join(filter(None, (place, before)))
+    sys.path.append(place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+        if before is None:
+            del os.environ[_PATH]
+        else:
+            os.environ[_PATH] = before
 
 
 @contextmanager

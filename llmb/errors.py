@@ -17,8 +17,47 @@ A message states the problem, the value, and the next action, in one line.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 #: Exit code of Ctrl-C and SIGTERM: 128 + SIGINT, the convention of shells.
 INTERRUPTED_EXIT_CODE = 130
+#: Least similarity of a suggested name to the typed name (difflib's ratio, from 0 to 1).
+_ALIKE = 0.75
+#: Most names in a suggestion, and least letters of a typed name.
+_MOST_NAMES, _LEAST_LETTERS = 3, 2
+
+
+def nearest(typed: str, known: Iterable[str]) -> list[str]:
+    """Return up to three names nearest to a mistyped name; none if no name is near.
+
+    Leading dashes and upper case do not count. Near is a name with the same letters, a name that
+    begins with the typed text, a spelling with a ratio of 0.75 or more, or a name that contains the
+    typed text; the first kind that exists counts. Examples: ``rnu`` gives ``run``, ``llama-1.4``
+    gives ``llama-1.4b``, and ``--epochs`` gives nothing.
+    """
+    word = _plain(typed)
+    if len(word) < _LEAST_LETTERS:
+        return []
+    names = {name: _plain(name) for name in known}
+    spelt = difflib.get_close_matches(word, [*names.values()], n=_MOST_NAMES, cutoff=_ALIKE)
+    kinds = (
+        [name for name, plain in names.items() if sorted(plain) == sorted(word)],
+        [name for name, plain in names.items() if plain.startswith(word)],
+        [name for one in spelt for name, plain in names.items() if plain == one],
+        [name for name, plain in names.items() if word in plain],
+    )
+    return next((kind for kind in kinds if kind), [])[:_MOST_NAMES]
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """Return the end of an error message: ``; did you mean run?``, or nothing."""
+    names = nearest(typed, known)
+    return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").lower()
 
 
 class LlmbError(Exception):

@@ -1,6 +1,6 @@
 """The command line: the only room that prints or exits.
 
-Commands are imported when they are asked for, so that ``llmb --help`` answers at once.
+A command is imported when the command is called: ``llmb --help`` answers in 0.1 s.
 """
 
 from __future__ import annotations
@@ -13,44 +13,63 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from llmb import __version__, endings
+from llmb.cli.help import write_groups
 from llmb.cli.text import printable
 from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError, RunFailedError
 
-#: Command -> (module, help line). A test holds the help lines to the commands' own.
-COMMANDS = {
-    "run": ("run", "Run the benchmark and leave a run directory."),
-    "sweep": ("sweep", "Run every precision at several batch sizes; resumable."),
-    "show": ("show", "Show a run record."),
-    "audit": ("audit", "Show what the audit of a run measured, rule by rule."),
-    "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
-    "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
-    "reproduce": ("reproduce", "Run a bundle's configuration again here, and compare."),
-    "compare": ("compare", "Compare runs with a base run, and hold them to conditions."),
-    "report": ("report", "Rank bundles, or show a source document's own tables."),
-    "export": ("export", "Export runs as CSV, JSON, Parquet or MLPerf log lines."),
-    "workload": ("workload", "List and show workloads."),
-    "data": ("data", "Pack text into training data, and show data."),
-    "project": ("project", "Compute figures of merit, FLOP/s and node-hours from a step's time."),
-    "simulate": ("simulate", "Execute ranks of a huge job without its memory."),
-    "launch": ("launch", "Write a job file for many ranks."),
-    "node": ("node", "Examine a new node: every device alone, all at once, DDP; yes or no."),
-    "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
-    "plugin": ("plugin", "List, check and write plugins."),
-    "doctor": ("doctor", "Show what llmb finds here and what is missing."),
+#: Purpose -> command -> (module, help line). A test compares the help lines with the commands'.
+GROUPS = {
+    "Measure": {
+        "demo": ("demo", "Catch a cheat in a minute: two runs, a bundle, a page."),
+        "run": ("run", "Run the benchmark and leave a run directory."),
+        "sweep": ("sweep", "Run every precision at several batch sizes; resumable."),
+        "node": ("node", "Test a new node: each device, all at once, DDP."),
+        "calibrate": ("calibrate", "Measure a device's ceilings on the model's own shapes."),
+        "doctor": ("doctor", "Show devices and packages here, and missing ones."),
+    },
+    "Check": {
+        "show": ("show", "Show a run record."),
+        "audit": ("audit", "Show the audit of a run, rule by rule."),
+        "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
+        "reproduce": ("reproduce", "Repeat a bundle's run on this machine, and compare."),
+    },
+    "Submit": {
+        "package-submission": (
+            "package_submission",
+            "Make a submission bundle of finished runs.",
+        ),
+        "report": ("report", "Rank bundles, or show a source document's own tables."),
+    },
+    "Compare": {
+        "compare": ("compare", "Compare runs with a base run, and require conditions."),
+        "export": ("export", "Export runs as CSV, JSON, Parquet or MLPerf log lines."),
+    },
+    "Plan": {
+        "project": ("project", "Compute step time, FLOP/s and node-hours of a job."),
+        "simulate": ("simulate", "Execute ranks of a huge job without its memory."),
+        "launch": ("launch", "Write a job file for many ranks."),
+    },
+    "Extend": {
+        "workload": ("workload", "List and show workloads."),
+        "data": ("data", "Pack text into training data, and show data."),
+        "plugin": ("plugin", "List, check and write plugins."),
+    },
 }
+COMMANDS = {name: found for group in GROUPS.values() for name, found in group.items()}
 
 
 class _InterruptedError(Exception):
-    """A command was interrupted; says where, as far as that is known."""
+    """A command was interrupted; the text names the phase, if known."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order a user meets them."""
+        """Return the names of all commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -62,16 +81,23 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an interruption passes click, which would print an empty line."""
+        """Run the command; keep an interruption from click, because click prints an empty line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise _InterruptedError(str(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        """Write the commands by purpose, without importing a command."""
+        write_groups(formatter, GROUPS)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin with ``incomplete``, without importing a command."""
+        return [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,13 +106,16 @@ def llmb() -> None:
     """Measure how fast this machine trains a language model, and prove it.
 
     \b
-    llmb run                    the official benchmark on the best device (minutes)
-    llmb run --preset debug     a tiny run, to see that everything works (seconds)
+    llmb demo                   catch a cheat, see all of llmb (a minute)
+    llmb run --preset debug     a tiny run, to see that llmb works (seconds)
+    llmb run                    the official benchmark, ten minutes at most
+
+    `llmb COMMAND --help` explains a command. docs/usage.md has shell completion.
     """
 
 
 def main() -> None:
-    """Run the command line; every error on purpose becomes one line and its exit code."""
+    """Run the command line; an ``LlmbError`` becomes one line on stderr and an exit code."""
     endings.listen()
     try:
         sys.exit(llmb.main(standalone_mode=False))
@@ -117,7 +146,7 @@ def main() -> None:
 
 
 def _say_interrupted(line: str) -> None:
-    """Say ``line``, or leave it to whoever started this rank: of many ranks one line is said."""
+    """Print ``line``; a rank passes ``line`` to the process that started the rank."""
     from llmb.config import environment, last_line_file
     from llmb.parallel.place import place_in
 

@@ -1,4 +1,4 @@
-"""Amounts on the command line: numbers in a range, which click lets "nan" into, and times."""
+"""Amounts on the command line: finite numbers (click accepts "nan" in a range), and times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 class Time(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
-    """A time with its units, in seconds: ``90s``, ``30m``, ``1h30m``."""
+    """A time with units, in seconds. Examples: ``90s``, ``30m``, ``1h30m``."""
 
     name = "time"
 

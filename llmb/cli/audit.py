@@ -1,4 +1,4 @@
-"""``llmb audit``: what was measured of a run, rule by rule."""
+"""``llmb audit``: the measurements of a run's audit, rule by rule."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.evidence import evidence_option
 
 if TYPE_CHECKING:
@@ -19,40 +20,38 @@ if TYPE_CHECKING:
     from llmb.records.finding import Audit, Finding
     from llmb.records.precision_recipe import PrecisionRecipe
 
-#: Options that mean something with --only, and of these the ones for --resume.
+#: Options for --resume, and options for --only.
 _OF_RESUME = ("data", "tokenizer", "weights", "quiet")
 _OF_ONLY = ("part", "output", "device", "evidence", *_OF_RESUME)
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
 
 
-@click.command("audit", short_help="Show what the audit of a run measured, rule by rule.")
-@click.argument("path", type=Path)
+@click.command("audit", short_help="Show the audit of a run, rule by rule.")
+@click.argument("path", type=Path, shell_complete=completion.run_directories)
 @click.option("--rule", "rules", multiple=True, metavar="ID", help="Only this rule; repeatable.")
 @click.option(
-    "--only", metavar="ID", help="Judge one part again by this rule, here: E1, E2, P1 or L1."
+    "--only", metavar="ID", help="Repeat one judgement of rule E1, E2, P1 or L1 on this machine."
 )
+@click.option("--resume", is_flag=True, help="Finish the audit of a run that ended early.")
 @click.option(
-    "--resume", is_flag=True, help="Finish the audit of a run that ended early, in its directory."
-)
-@click.option(
-    "--part", metavar="NAME", help="With --only: the module or parameter; default: the accused one."
+    "--part", metavar="NAME", help="With --only: module or parameter [default: the accused part]."
 )
 @click.option(
     "--output",
     type=Path,
     metavar="FILE",
-    help="With --only: where its tensors go (.safetensors), and the figure beside them.",
+    help="With --only: file for the tensors (.safetensors); the figure is written beside.",
 )
 @click.option("--device", help="With --only: another device than the record's.")
 @click.option(
-    "--data", metavar="PATH", help="With --only or --resume: the tokens of the run, if of files."
+    "--data", metavar="PATH", help="With --only or --resume: the token files of the run, if any."
 )
-@click.option("--tokenizer", metavar="NAME", help="With --data: its tokenizer.")
+@click.option("--tokenizer", metavar="NAME", help="With --data: the tokenizer.")
 @click.option(
     "--weights",
     type=Path,
     metavar="DIR",
-    help="With --only or --resume: the checkpoint the run began with.",
+    help="With --only or --resume: the checkpoint with the run's first weights.",
 )
 @evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
@@ -60,20 +59,21 @@ _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed"
 def command(
     path: Path, rules: tuple[str, ...], only: str | None, resume: bool, **flags: Any
 ) -> None:
-    """Show what the audit measured: PATH is a run directory, a record.json, or a bundle.
+    """Show the audit of a run: PATH is a run directory, a record.json, or a bundle.
 
-    Every rule with what was measured, what an honest run shows, the limit, and who observed it.
-    Then the measured precision: the format of each matrix product, and its share of the FLOPs.
-    Exit status 5 where the verdict is INVALID. `llmb verify` judges a bundle again by itself.
+    Prints every rule with the measured value, the value of an honest run, the limit, and the
+    observing process; then the measured precision: the format of each matrix product, and the share
+    of the FLOPs. Exit code 5 if the verdict is INVALID. `llmb verify` judges a bundle again.
 
-    With --only a single judgement is made again with the plugin that is installed here: a few steps
-    and one or two passes, no timed window. It writes input, output and gradient of the part, an
-    honest run's and the reference's, and draws them. Exit status 5 where the part still breaks the
-    rule. What comes of it is no part of a bundle or a verdict.
+    --only ID repeats one judgement with the plugin installed here: a few steps and one or two
+    passes, without a timed window. llmb writes and draws input, output and gradient of the part, of
+    an honest run's part and of the reference's. Exit code 5 if the part still breaks the rule. The
+    result changes no bundle and no verdict.
 
-    With --resume the honest run and the reference run of a run that ended early are made now, from
-    the evidence in its directory, and all is judged. Nothing is drawn again. What the worker had to
-    show alive stays not observed. The run stays a debug run: what llmb had drawn was on the disk.
+    --resume finishes the audit of a run that ended early: llmb makes the honest run and the
+    reference run from the stored evidence, draws nothing again, and judges. Rules that need the
+    running worker stay "not observed". The run stays a debug run, because the drawn seed and nonce
+    were on the disk.
 
     \b
     Examples:
@@ -108,7 +108,8 @@ def command(
     wanted = [rule.upper() for rule in rules]
     for rule in wanted:
         if rule not in known:
-            raise UsageError(f"--rule {rule}: there is no such rule (there are {', '.join(known)})")
+            every = ", ".join(known)
+            raise UsageError(f"--rule {rule}: there is no such rule (there are {every})")
     record = read_record(path)
     audit, recipe = record.audit, None if wanted else record.precision_recipe
     if wanted:
@@ -171,7 +172,7 @@ def _table(audit: Audit) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("rule", "result", "level"):
         table.add_column(name, no_wrap=True)
-    table.add_column("what was found", overflow="fold")
+    table.add_column("finding", overflow="fold")
     for finding in audit.findings:
         status = finding.status.value
         table.add_row(
@@ -186,9 +187,9 @@ def _table(audit: Audit) -> Table:
 
 
 def _figures(finding: Finding) -> list[str]:
-    """Return measured, honest and limit, and who observed it, as lines.
+    """Return measured, honest, limit, and the observing processes, as lines.
 
-    The limit of a finding that was not kept is its rule's where it has none of its own.
+    A broken finding without a limit of its own shows the rule's limit.
     """
     limit = f"{finding.limit} ({finding.basis})" if finding.limit else None
     if limit is None and _is_broken(finding) and (rule := _rule(finding.id)) is not None:
@@ -203,7 +204,7 @@ def _figures(finding: Finding) -> list[str]:
 
 
 def _causes(finding: Finding) -> list[str]:
-    """Return the likely honest causes of a finding that failed or flagged, as lines."""
+    """Return the likely honest causes of a failed or flagged finding, as lines."""
     rule = _rule(finding.id) if _is_broken(finding) else None
     return [f"likely honest cause: {cause}" for cause in rule.causes] if rule else []
 
@@ -221,7 +222,7 @@ def _rule(name: str) -> Rule | None:
 
 
 def _say_how_to_repeat(path: Path, audit: Audit) -> None:
-    """Say how the first broken rule that has parts is judged again, if there is one."""
+    """Print the command that repeats the judgement of the first broken rule with parts, if any."""
     from llmb.audit.one_part import PASSES
     from llmb.records.printable import printable
 

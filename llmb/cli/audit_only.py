@@ -1,4 +1,4 @@
-"""``llmb audit --only``: one judgement of a recorded run made again, of one part of its model."""
+"""``llmb audit --only``: repeats one judgement of a recorded run, for one part of the model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOT_A_VERDICT = "made again for whoever was accused: no part of the run, of a b
 
 
 def repeat(path: Path, rule: str, part: str | None, output: Path | None, flags: Any) -> None:
-    """Judge one part of the run at ``path`` again by ``rule``, and show what comes of it.
+    """Repeat the judgement of ``rule`` for one part of the run at ``path``, and show the result.
 
     Raises:
-        LlmbError: it cannot be done; AuditInvalidError where the rule is still broken.
+        LlmbError: the part cannot be judged. AuditInvalidError: the rule is still broken.
     """
     from llmb.cli.progress import display
     from llmb.errors import AuditInvalidError
@@ -59,7 +59,7 @@ def repeat(path: Path, rule: str, part: str | None, output: Path | None, flags: 
 
 
 def _files(path: Path, evidence: tuple[str, ...]) -> Files:
-    """Return what gives the files of the run at ``path``; those of a single record are none."""
+    """Return a reader of the files of the run at ``path``; a single record.json has no files."""
     from llmb.records import members
     from llmb.records.bundle import MANIFEST, read_bundle
     from llmb.submission import layout

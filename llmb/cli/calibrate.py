@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.amounts import Amount
 from llmb.cli.text import size_of
 from llmb.errors import UsageError
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
     from llmb.node.described import Described, Rates
     from llmb.records.ceiling import Ceiling
 
-#: Options that only a description has.
+#: Options that need --hardware-file.
 _OF_FILES = ("nproc", "network_gbps", "memory_gb")
 
 
-@click.command("calibrate", short_help="Measure what a device attains on the model's own shapes.")
-@click.option("--plugin", help="Vendor plugin [default: the best available].")
+@click.command("calibrate", short_help="Measure a device's ceilings on the model's own shapes.")
+@click.option(
+    "--plugin",
+    metavar="NAME",
+    shell_complete=completion.plugins,
+    help="Vendor plugin [default: the best here].",
+)
 @click.option("--device", help="Any torch device string [default: the plugin's].")
 @click.option("--precision", help="FP32, TF32, FP16, BF16, ... [default: the best].")
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)
@@ -47,10 +53,10 @@ _OF_FILES = ("nproc", "network_gbps", "memory_gb")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the measurement as JSON.")
 def command(**flags: Any) -> None:
-    """Measure what a device attains on the model's own matrix products, and its memory bandwidth.
+    """Measure the ceilings of a device: the model's matrix products, and the memory bandwidth.
 
-    With --hardware-file also what ranks attain in groups of 2, 4, ... and all of them: collectives
-    and messages, over sizes.
+    With --hardware-file also collectives and messages of ranks, in groups of 2, 4, ... and all
+    ranks, over message sizes.
 
     \b
     llmb calibrate
@@ -123,7 +129,7 @@ def _print(ceiling: Ceiling, rates: Rates) -> None:
 
 
 def _described(request: RunRequest, flags: Mapping[str, Any]) -> Described:
-    """Write the description of this machine to --hardware-file, and return what it is made of."""
+    """Write the description of this machine to --hardware-file, and return the measurements."""
     from llmb.node.described import Told, describe
     from llmb.records.canonical import pretty_bytes
 

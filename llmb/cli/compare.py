@@ -1,4 +1,4 @@
-"""``llmb compare``: runs beside a base run, and conditions that a contract may set."""
+"""``llmb compare``: runs beside a base run, and conditions for a contract."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -19,18 +20,25 @@ if TYPE_CHECKING:
     from llmb.comparison.figures import Run
     from llmb.comparison.requirements import Decision, Requirement
 
-#: Columns of a table that nobody looks at in a terminal.
+#: Width of a table outside of a terminal, in columns.
 _PIPED_WIDTH = 120
 
 
-@click.command("compare", short_help="Compare runs with a base run, and hold them to conditions.")
-@click.argument("paths", metavar="BASE [RUN]...", nargs=-1, required=True, type=Path)
+@click.command("compare", short_help="Compare runs with a base run, and require conditions.")
+@click.argument(
+    "paths",
+    metavar="BASE [RUN]...",
+    nargs=-1,
+    required=True,
+    type=Path,
+    shell_complete=completion.run_directories,
+)
 @click.option(
     "--require",
     "texts",
     multiple=True,
     metavar="CONDITION",
-    help="What every RUN must meet, such as 'tokens_per_second>=0.95*base'; repeat for more.",
+    help="Condition for every RUN, such as 'tokens_per_second>=0.95*base'; repeatable.",
 )
 @click.option(
     "--requirements",
@@ -44,12 +52,12 @@ def command(
 ) -> None:
     """Compare runs with BASE: run directories, record.json files, or bundles (folders or zips).
 
-    Every ratio is RUN over BASE with its 95 % interval. What is not the same work is refused (exit
-    code 2); what rules.md keeps apart is shown and marked. A condition is NAME OPERATOR VALUE, the
-    value a number, a number*base, or a name; the worse end of the interval decides. Exit code 7 if
-    a condition is not met. With conditions, a single run may be given; otherwise they are for every
-    RUN, not for BASE. Verdicts are the records' own: `llmb verify` says whether they can be
-    believed.
+    Every ratio is RUN over BASE with the 95 % interval. Different work is refused (exit code 2);
+    runs that docs/rules.md keeps apart are shown and marked. A condition is NAME OPERATOR VALUE;
+    the value is a number, a number*base, or a name, such as 0.95*base. The worse end of the
+    interval decides. Exit code 7 for an unmet condition. With conditions, a single run is allowed;
+    with several, the conditions hold for every RUN, not for BASE. Verdicts come from the records:
+    `llmb verify` checks a record.
 
     \b
     Examples:
@@ -93,7 +101,7 @@ def _decide(required: list[Requirement], run: Run, comparison: Comparison | None
 
 
 def _end(names: list[str], found: list[Comparison], decided: list[list[Decision]]) -> None:
-    """Leave with exit code 7 for a condition that is not met, 2 for a refusal, or 0."""
+    """Exit with code 7 for an unmet condition, 2 for a refused comparison, or 0."""
     from llmb.errors import RequirementError, UsageError
 
     missed = [

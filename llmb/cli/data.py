@@ -16,7 +16,7 @@ from llmb.cli.text import printable
 if TYPE_CHECKING:
     from llmb.inputs.contents import Contents, Part
 
-#: Lines of a list that are shown to a person; --json has all.
+#: Most printed lines of a list; --json has all lines.
 _MOST_PARTS = 20
 
 
@@ -24,7 +24,7 @@ _MOST_PARTS = 20
 def command() -> None:
     """Pack text into training data, and show data.
 
-    Data are Megatron's indexed files (PREFIX.bin and PREFIX.idx), a list of such
+    Data are Megatron's indexed files (PREFIX.bin and PREFIX.idx), a list of indexed files
     (`weight prefix corpus` lines), or plain text.
     """
 
@@ -48,10 +48,10 @@ def command() -> None:
 )
 @click.option("--lines", is_flag=True, help="Every line is a document, not every file.")
 @click.option("--eos", metavar="ID", type=int, help="Token to append to every document.")
-@click.option("--force", is_flag=True, help="Replace files that are there already.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--json", "as_json", is_flag=True, help="Print the written files as JSON.")
 def pack_command(inputs: tuple[Path, ...], as_json: bool, **flags: Any) -> None:
-    """Tokenise each INPUT, a UTF-8 text, and write the tokens in their order.
+    """Tokenise each INPUT, a UTF-8 text, and write the tokens in order.
 
     Both files appear at the end, or neither. Documents without text are left out.
 
@@ -66,7 +66,7 @@ def pack_command(inputs: tuple[Path, ...], as_json: bool, **flags: Any) -> None:
     order = Order(inputs=inputs, **flags)
     with _progress(inputs) as progress:
         packed = pack(order, progress)
-    data = describe(f"indexed:{packed.prefix}")  # reads back what was written
+    data = describe(f"indexed:{packed.prefix}")  # reads the written files back
     facts = {
         "prefix": str(packed.prefix),
         "tokens": packed.tokens,
@@ -89,7 +89,7 @@ def pack_command(inputs: tuple[Path, ...], as_json: bool, **flags: Any) -> None:
     )
 
 
-@command.command("show", short_help="Show what data hold: tokens, documents, digest.")
+@command.command("show", short_help="Show tokens, documents and digest of data.")
 @click.argument("path")
 @click.option(
     "--tokenizer",
@@ -98,10 +98,10 @@ def pack_command(inputs: tuple[Path, ...], as_json: bool, **flags: Any) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(path: str, tokenizer: str | None, as_json: bool) -> None:
-    """Check the data at PATH and show how many tokens and documents they hold, and their digest.
+    """Check the data at PATH; show the number of tokens and documents, and the digest.
 
-    PATH is a prefix of indexed files, a list of such, or a text; "indexed:", "file-list:" or
-    "text:" before it settles which.
+    PATH is a prefix of indexed files, a list of prefixes, or a text. A word in front names the
+    kind: "indexed:", "file-list:" or "text:". Example: text:corpus.txt.
 
     \b
     llmb data show data/book
@@ -157,7 +157,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 @contextmanager
 def _progress(inputs: tuple[Path, ...]) -> Iterator[Callable[[int], None]]:
-    """Give what draws a bar over the bytes of ``inputs``, where somebody looks at stderr."""
+    """Return a callback that draws a bar over the bytes of ``inputs``, if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -1,4 +1,4 @@
-"""``llmb doctor``: what llmb finds on this machine, to be read or pasted into an issue."""
+"""``llmb doctor``: devices, plugins and packages of this machine, for reading or for an issue."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ if TYPE_CHECKING:
     from llmb.supervision.diagnosis import DiagnosedPlugin, Diagnosis, TorchState
 
 _INDENT = 14
-#: Characters of a variable's value that are printed; ``--json`` has them all.
+#: Most printed characters of a variable's value; ``--json`` has all characters.
 _LONGEST = 200
 
 
-@click.command("doctor", short_help="Show what llmb finds here and what is missing.")
+@click.command("doctor", short_help="Show devices and packages here, and missing ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Show what llmb finds on this machine and what is missing, for an issue.
+    """Show devices, plugins and packages, missing parts, and the size that `llmb run` would take.
 
-    Home, working and temporary folders, host and user names, and values that look secret are left
-    out; read it all the same before you paste it. Says which size llmb run would take, and for how
-    long. Takes about ten seconds, a minute or two where a plugin
-    hangs, and ten where torch does. The exit code is 0 whatever is missing: it says that the
-    examination worked.
+    Names of host and user, home, working and temporary folders, and values that look secret are
+    left out; read the output before you publish the output. Takes about ten seconds; a minute or
+    two if a plugin hangs, and ten minutes if torch hangs. The exit code is 0 even if parts are
+    missing.
 
     \b
     llmb doctor
@@ -68,7 +67,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _short(value: str) -> str:
-    """Return ``value`` as it is printed: NVIDIA's images have one of 1,600 characters."""
+    """Return ``value`` shortened for printing; some images have values of 1,600 characters."""
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
 
 

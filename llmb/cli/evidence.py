@@ -1,4 +1,4 @@
-"""``--evidence``: where the large evidence of bundles lies, for every command that reads it."""
+"""``--evidence``: the place of large evidence outside of bundles, for every reading command."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ evidence_option = click.option(
     "--evidence",
     metavar="PATH_OR_URL",
     multiple=True,
-    help="Where evidence lies that is not in the bundle: a folder, or http(s). Repeatable.",
+    help="Place of evidence outside of the bundle: a folder or http(s) address; repeatable.",
 )

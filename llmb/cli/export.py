@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ FORMATS = ("csv", "json", "parquet", "mllog")
 
 
 @click.command("export", short_help="Export runs as CSV, JSON, Parquet or MLPerf log lines.")
-@click.argument("paths", metavar="[RUN]...", nargs=-1, type=Path)
+@click.argument(
+    "paths", metavar="[RUN]...", nargs=-1, type=Path, shell_complete=completion.run_directories
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="The format.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write to this file instead of stdout."
@@ -31,12 +34,13 @@ FORMATS = ("csv", "json", "parquet", "mllog")
 def command(
     paths: tuple[Path, ...], form: str, output: Path | None, steps: bool, published: bool
 ) -> None:
-    """Export runs: run directories, record.json files, bundles (folders or zips), folders of them.
+    """Export runs: run directories, record.json files, bundles (folders or zips), folders of runs.
 
-    CSV, JSON and Parquet have a row a run (kind "measured") or a step, with every figure made of
-    the run's own stamps; what was not measured is empty. Published rows (kind "published") name
-    their source: they are of other people's hardware. mllog is one run as MLPerf's log lines, for
-    its parsers; it is no MLPerf submission. Parquet needs pyarrow: pip install 'llmb[parquet]'.
+    CSV, JSON and Parquet have a row per run (kind "measured") or per step, with every figure
+    computed from the run's own stamps; an unmeasured figure is empty. Published rows (kind
+    "published") name the source, and come from other hardware. mllog is one run as MLPerf's log
+    lines, for MLPerf's parsers, and no MLPerf submission. Parquet needs pyarrow: pip install
+    'llmb[parquet]'.
 
     \b
     Examples:
@@ -77,7 +81,7 @@ def _content(runs: list[Run], form: str, named: bool, steps: bool, published: bo
 
 
 def _runs(paths: tuple[Path, ...]) -> list[Run]:
-    """Return every run that can be read; a line on stderr for each that cannot."""
+    """Return every readable run; print a line on stderr for each unreadable run."""
     from llmb.comparison.figures import run_of
     from llmb.errors import BundleRefusedError, UsageError
     from llmb.report.collect import collect

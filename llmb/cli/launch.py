@@ -1,4 +1,4 @@
-"""``llmb launch``: job files for schedulers. It starts nothing: torchrun, mpiexec and srun do."""
+"""``llmb launch``: job files for schedulers; torchrun, mpiexec or srun starts the job."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class _Needed(NamedTuple):
     help="A TOML file with account, queue, modules, network and more of a cluster; examples are "
     "in examples/sites.",
 )
-@click.option("--image", help="A container image with llmb in it.")
+@click.option("--image", help="Container image with llmb.")
 @click.option(
-    "--resource", help="trainjob, jobset: what the cluster calls a device, vendor.example/gpu."
+    "--resource",
+    help="trainjob, jobset: the cluster's name for a device, such as vendor.example/gpu.",
 )
 @click.option(
     "--output",
@@ -79,9 +80,9 @@ def command(
 ) -> None:
     """Write a ready job file that starts `llmb run` with ARGUMENTS on many ranks.
 
-    ARGUMENTS are read as `llmb run` reads them, so a wrong one is refused before a job is queued.
+    ARGUMENTS are options of `llmb run`; a wrong option is refused before a job is queued.
     The ranks must be as many as the options ask for: 4 nodes of 8 go with --dp-shard 32, or with
-    --tp 8, which leaves 4 replicas. Files that ARGUMENTS name are looked for by the job alone.
+    --tp 8, which leaves 4 replicas. Only the job looks for the files in ARGUMENTS.
 
     \b
     llmb launch --print slurm --nodes 4 -- run --dp-shard 32 --precision BF16 > job.sh
@@ -146,7 +147,7 @@ def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
     """Return the estimated memory of each rank.
 
     Raises:
-        UsageError: so many ranks cannot run ``arguments``; click's own where they are misspelt.
+        UsageError: the ranks cannot run ``arguments``. click.UsageError: a misspelt option.
     """
     from llmb import workloads
     from llmb.cli import recipe, run
@@ -158,7 +159,7 @@ def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
     name, *options = arguments
     if name != "run":
         raise UsageError(f"ARGUMENTS: {name!r} has no ranks; a job file starts `llmb run`")
-    if "--help" in options:
+    if {"--help", "--help-all", "-h"} & {*options}:
         raise UsageError("ARGUMENTS: --help starts no ranks; `llmb run --help` shows it")
     ctx = run.command.make_context("llmb run", options)
     flags = ctx.params

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("markdown", "csv", "json", "html")
 USUAL = Path("submissions")
-#: Columns that a terminal has room for.
+#: Columns in a terminal; other forms have more columns.
 _ON_A_TERMINAL = ("#", "System", "Device", "Tokens/s", "95 % interval", "Verdict", "Bundle")
 
 
@@ -86,7 +86,7 @@ def _authorities(folders: Sequence[Path]) -> list[Certificate]:
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:
-    """Return ``shelf`` without bundles whose link is false, and bundle id -> who repeated it."""
+    """Return ``shelf`` without bundles with a false link, and bundle id -> repetitions."""
     from llmb.report.board import BoardRepetition
     from llmb.report.bundles import RefusedBundle, Shelf
     from llmb.reproduction import links
@@ -114,7 +114,7 @@ def write(output: Path, text: str) -> None:
     """Write ``text`` to ``output``.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: ``output`` cannot be written.
     """
     from llmb.errors import UsageError
 
@@ -125,7 +125,7 @@ def write(output: Path, text: str) -> None:
 
 
 def _form_of(output: Path | None) -> str:
-    """Return the format that the name of ``output`` asks for."""
+    """Return the format for the suffix of ``output``. Example: html for board.html."""
     suffixes = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json"}
     return suffixes.get(output.suffix.lower(), "markdown") if output else "markdown"
 
@@ -144,7 +144,7 @@ def text_of(ranked: Board, form: str) -> str:
 
 
 def commands(ranked: Board) -> dict[str, str]:
-    """Return bundle id -> the command of the same run; what no terminal should see is left out."""
+    """Return bundle id -> command of the same run; skip commands with control characters."""
     from llmb.cli.show import command_line
     from llmb.errors import LlmbError
 

@@ -1,4 +1,4 @@
-"""``llmb node``: is this new node fit for training? Every device, all of them, and yes or no."""
+"""``llmb node``: tests every device of a new node, then all devices, and says yes or no."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _SHARE = Amount(min=0.0, max=1.0)
 #: Timed steps of a run, unless something else is said.
 _TIMED_STEPS = 20
-#: Options of an examination that hold for all of its steps, and so when it goes on.
+#: Options that --resume takes from the beginning of the examination.
 _KEPT = ("nproc", "preset", "seconds", "min_device", "min_together", "min_efficiency")
-#: Options of ``llmb run`` that an examination sets itself, or has no use for.
+#: Options of ``llmb run`` that ``llmb node`` sets itself, or does not need.
 _NOT_RUNS = (
     *("audit", "output_dir", "repeats", "profile", "seed_commitment", "timestamp", "as_json"),
     *("quiet", "within", *OF_RANKS),
@@ -34,7 +34,7 @@ _NOT_RUNS = (
 
 @click.command(
     "node",
-    short_help="Examine a new node: every device alone, all at once, DDP; yes or no.",
+    short_help="Test a new node: each device, all at once, DDP.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.option(
@@ -53,22 +53,28 @@ _NOT_RUNS = (
     type=Amount(min=1),
     default=480.0,
     show_default=True,
-    help="What all steps together should take; devices are left out of step 4 for it.",
+    help="Time for all steps, in seconds; step 4 leaves out devices to keep the time.",
 )
-@click.option("--min-device", type=_SHARE, help="Of the others' median [default: 0.9; debug 0.25].")
 @click.option(
-    "--min-together", type=_SHARE, help="Beside the others, of alone [default: 0.8; debug 0.25]."
+    "--min-device",
+    type=_SHARE,
+    help="Least share of the median device's speed [default: 0.9; debug 0.25].",
+)
+@click.option(
+    "--min-together",
+    type=_SHARE,
+    help="Least share of the speed alone, with all devices busy [default: 0.8; debug 0.25].",
 )
 @click.option(
     "--min-efficiency",
     type=_SHARE,
-    help="Of DDP, of all side by side [default: 0.8; debug 0.25].",
+    help="Least efficiency of DDP, against all side by side [default: 0.8; debug 0.25].",
 )
 @click.option(
     "--submissions",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Bundles, of which the nearest of the same device is shown and held against.",
+    help="Folder of bundles; the nearest bundle of the same device is compared.",
 )
 @click.option(
     "--output-dir",
@@ -81,22 +87,22 @@ _NOT_RUNS = (
     "--resume",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Go on with the examination in this folder, with its options.",
+    help="Continue the examination in this folder, with the recorded options.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF llmb run]")
 @click.pass_context
 def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> None:
-    """Examine a new node and say whether it is fit: yes (exit code 0) or no (7), and why.
+    """Test whether a new node is fit for training: yes (exit code 0), or no (7) with the reason.
 
     Steps: 1 doctor, 2 each device's ceilings, 3 collectives between the devices, 4 each device
-    alone, 5 all of them side by side, 6 as ranks of one run (DDP). Each run is kept. Any other
+    alone, 5 all devices side by side, 6 as ranks of one run (DDP). Each run is kept. Any other
     option is llmb run's and holds for every run: --plugin, -O, --precision, --timed-steps.
 
     \b
     llmb node                                       all accelerators; docs/node.md
-    llmb node --preset debug --timed-steps 5        quick, to see that everything works
+    llmb node --preset debug --timed-steps 5        quick, to see that llmb works
     llmb node --precision BF16 --submissions submissions --json > node.json
     llmb node --resume runs/node-5f0c2a91           after Ctrl-C: finished steps are kept
     """
@@ -126,9 +132,9 @@ def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> 
 
 
 def _plan(arguments: Sequence[str], flags: dict[str, Any], folder: Path | None = None) -> NodePlan:
-    """Return the examination that the options ask for, settled with the plugins.
+    """Return the examination for the options, settled with the plugins.
 
-    It goes on in ``folder``, or has a new one.
+    The examination continues in ``folder``, or begins in a new folder.
     """
     from llmb.config import environment
     from llmb.node import plan
@@ -177,10 +183,10 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any], folder: Path | None =
 
 
 def _again(ctx: click.Context, arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
-    """Return the examination in the folder ``--resume``, with the options of its beginning.
+    """Return the examination in the folder ``--resume``, with the recorded options.
 
     Raises:
-        UsageError: other options were given, or it is no such folder.
+        UsageError: further options were given, or the folder holds no examination.
     """
     from llmb.node.progress import read
 
@@ -196,10 +202,10 @@ def _again(ctx: click.Context, arguments: Sequence[str], flags: dict[str, Any]) 
 
 
 def _request(arguments: Sequence[str], preset: str | None) -> tuple[tuple[str, ...], RunRequest]:
-    """Return the options of ``llmb run`` on each device, and the request they make.
+    """Return the options of ``llmb run`` on each device, and the request.
 
     Raises:
-        UsageError: one of them is not to be chosen here.
+        UsageError: ``llmb node`` chooses one of the options.
     """
     size = ("--preset=debug",) if preset == "debug" else ()
     given = (f"--timed-steps={_TIMED_STEPS}", *arguments, *size)

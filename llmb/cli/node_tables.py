@@ -1,4 +1,4 @@
-"""The report of ``llmb node`` as a person reads it."""
+"""Prints the report of ``llmb node`` on a terminal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _share(value: float | None) -> str:
 
 
 def _collectives(report: NodeReport) -> Table:
-    """Return the time of the smallest size, which says what a call costs, and speeds of others."""
+    """Return the time of the smallest size (the cost of a call), and the speeds of larger sizes."""
     least, *sizes = sorted({rate.bytes for rate in report.collectives}) or [0]
     table = _table("bus bandwidth", f"{size_of(least)} takes", *map(size_of, sizes))
     for kind in dict.fromkeys(rate.kind for rate in report.collectives):

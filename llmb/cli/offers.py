@@ -1,4 +1,4 @@
-"""What the installed plugins offer, as a person reads it: whole lines, in a pipe as on a screen."""
+"""Prints the offers of the installed plugins: whole lines, in a pipe as in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = {READY: "green", NO_DEVICE: "yellow"}
 
 
 def print_offers(offers: Sequence[Offer]) -> None:
-    """Print every offer to stdout, and what to do where no vendor's plugin is of use."""
+    """Print every offer to stdout, and a hint if no vendor's plugin drives a device."""
     console = Console(highlight=False)
     widest = max((len(offer.plugin) for offer in offers), default=0)
     for offer in offers:
@@ -65,8 +65,8 @@ def _hints(offers: Sequence[Offer]) -> Iterator[str]:
     elif driven and all(offer.distribution == "llmb" for offer in driven):
         device = driven[0].device.partition(":")[0]
         yield (
-            f"only plugin {driven[0].plugin} drives {device}; its vendor's package may do more "
-            "(pip install llmb-<name>)"
+            f"only plugin {driven[0].plugin} drives {device}; a vendor's plugin may do more "
+            "(plugins/README.md in llmb's source tree, or the vendor's page)"
         )
     if not any(offer.available for offer in offers):
         yield "no plugin is ready: llmb doctor says what is missing"

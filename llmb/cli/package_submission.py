@@ -1,4 +1,4 @@
-"""``llmb package-submission``: finished runs -> bundles that a stranger can verify."""
+"""``llmb package-submission``: turns finished runs into verifiable bundles."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -15,16 +16,23 @@ if TYPE_CHECKING:
 
 
 @click.command("package-submission", short_help="Make a submission bundle of finished runs.")
-@click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=Path)
-@click.option("--submitter", metavar="ID", help="Who hands in: a-z, 0-9, dashes; a folder.")
-@click.option("--system", metavar="ID", help="What it was run on: likewise.")
+@click.argument(
+    "run_dirs",
+    metavar="RUN_DIR...",
+    nargs=-1,
+    required=True,
+    type=Path,
+    shell_complete=completion.run_directories,
+)
+@click.option("--submitter", metavar="ID", help="Submitter: a-z, 0-9, dashes; a folder.")
+@click.option("--system", metavar="ID", help="Tested system: a-z, 0-9, dashes; a folder.")
 @click.option("--organisation", metavar="NAME", help="The submitter's name for people to read.")
 @click.option("--system-name", metavar="NAME", help="The system's name for people to read.")
 @click.option("--contact", metavar="ADDRESS", help="Where questions reach you; becomes public.")
 @click.option(
     "--availability",
     type=click.Choice(["available", "preview", "research"]),
-    help="Whether the system is to be had: now, soon, or neither. Kept from earlier if not given.",
+    help="Whether the system is sold: now, soon, or not [default: as in earlier bundles].",
 )
 @click.option(
     "--output",
@@ -45,14 +53,15 @@ if TYPE_CHECKING:
     "key",
     metavar="KEY",
     type=Path,
-    help="Sign with this ssh key: a private one, or a public one that an ssh-agent holds.",
+    help="Sign with this ssh key: a private key, or the public key of an ssh-agent.",
 )
 @click.option(
     "--evidence",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Large evidence goes into this folder, not into bundles; of a bundle it is there.",
+    help="Folder for large evidence, instead of the bundles.",
 )
+@click.option("--debug", is_flag=True, help="Bundle debug runs, too: verifiable, never ranked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the written bundles as JSON.")
 def command(
     run_dirs: tuple[Path, ...],
@@ -67,18 +76,19 @@ def command(
     missing: tuple[str, ...],
     key: Path | None,
     evidence: Path | None,
+    debug: bool,
     as_json: bool,
 ) -> None:
     """Make bundles out of finished runs.
 
     Each run is verified first. Debug runs, INVALID runs, unfinished runs and runs whose plugin
     files changed since are refused with the reason; nothing is written then. UNVERIFIED runs are
-    packaged and say so. With --sign, bundles (folders or zips) may be given in place of runs: each
-    is verified and gets one more signature.
+    packaged and say so. With --sign, RUN_DIR may be a bundle (folder or zip): the
+    bundle is verified and gets another signature.
 
     With --evidence the arrays of evidence of 64 KiB and more go into a folder, each as a file
-    named by its digest. Put that folder where others can read it, such as a web server or the
-    assets of a release; whoever verifies names the place (llmb verify --evidence).
+    named by its digest. Publish the folder, for example on a web server or as assets of
+    a release; `llmb verify --evidence PLACE` reads the files.
 
     \b
     Examples:
@@ -93,7 +103,7 @@ def command(
 
     if _are_bundles(run_dirs, key):
         named = (submitter, system, organisation, system_name, contact, availability)
-        if any(named) or missing or with_zip:
+        if any(named) or missing or with_zip or debug:
             raise click.UsageError("a bundle is there already: it can only be signed")
         assert key is not None
         there = elsewhere.places([str(evidence)] if evidence else [])
@@ -106,7 +116,7 @@ def command(
         whose = package.submission_of(
             submitter or "", system or "", organisation, system_name, availability, contact
         )
-        written = package.package(run_dirs, whose, output, with_zip, reasons, key, evidence)
+        written = package.package(run_dirs, whose, output, with_zip, reasons, key, evidence, debug)
     if as_json:
         click.echo(json.dumps({"bundles": [str(path) for path in written]}, indent=1))
         return

@@ -1,4 +1,4 @@
-"""``llmb plugin``: what is installed, and what of it works here."""
+"""``llmb plugin``: the installed plugins, and the state of each plugin here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import click
 
-from llmb.cli import plugin_check, plugin_new
+from llmb.cli import completion, plugin_check, plugin_new
 
 
 @click.group("plugin", short_help="List, check and write plugins.")
@@ -19,14 +19,14 @@ command.add_command(plugin_check.command)
 
 
 @command.command("list")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.plugins)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_plugins(names: tuple[str, ...], as_json: bool) -> None:
-    """List every installed plugin: ready, without a device, or broken, and what it offers here.
+    """List installed plugins: ready, without a device, or broken; with devices and formats.
 
-    Each is asked in a process of its own, which imports torch: with NAMEs only those are. A broken
-    plugin is listed with the reason and does not make the command fail. LLMB_LOAD_PLUGINS (names or
-    distributions, comma-separated; empty for none) restricts which vendors' plugins are looked at.
+    Each plugin runs in a process with torch; NAMEs restrict the processes. A broken plugin is
+    listed with the reason, and the exit code stays 0. LLMB_LOAD_PLUGINS restricts the vendors'
+    plugins: names or distributions with commas, such as fast,acme; empty for none.
 
     \b
     llmb plugin list

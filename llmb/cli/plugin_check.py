@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli import completion
 from llmb.errors import ConformanceError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 
 
 @click.command("check", short_help="Check an installed plugin against the interface.")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.plugins)
 @click.option("--device", help="Any torch device string [default: the plugin's].")
 @click.option(
     "-O",
@@ -46,8 +47,8 @@ def command(
 ) -> None:
     """Check an installed plugin: hooks, backend, model, permitted points, and a few tiny runs.
 
-    About a minute. What needs the plugin's device is skipped where there is none. A failed check
-    ends in exit code 8.
+    Takes about a minute. Without the plugin's device, the checks of the device are skipped. Exit
+    code 8 for a failed check.
 
     \b
     llmb plugin check acme
@@ -105,7 +106,7 @@ def _print(report: CheckReport) -> None:
 
 
 def _lines(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, str, str]]:
-    """Yield status, title and message; checks skipped in a row for one reason share a line."""
+    """Yield status, title and message; adjacent checks with the same reason share a line."""
     for (status, message), group in groupby(outcomes, key=lambda o: (o.status, o.message)):
         titles = [outcome.title for outcome in group]
         if status == "skip" and len(titles) > 1:

@@ -1,4 +1,4 @@
-"""``llmb plugin new``: a vendor's package to begin with."""
+"""``llmb plugin new``: writes the first version of a vendor's package."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import click
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where to write it [default: ./llmb-NAME].",
+    help="Folder of the package [default: ./llmb-NAME].",
 )
 def command(name: str, directory: Path | None) -> None:
     """Write the package of a new plugin: hooks explained, tests, README, workflow.
 
-    It installs, runs and passes its own tests as written. NAME is what comes after --plugin.
+    The package installs, runs and passes the included tests. NAME is the value of --plugin.
 
     \b
     llmb plugin new acme

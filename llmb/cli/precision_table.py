@@ -1,4 +1,4 @@
-"""The measured precision recipe of a run as a person reads it."""
+"""Prints the measured precision of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ABOUT = (
 
 
 def print_recipe(console: Console, recipe: PrecisionRecipe) -> None:
-    """Print a table of products by direction, the state beside them, and the shares in one line."""
+    """Print a table of products by direction, the optimizer state, and a line with the shares."""
     console.print(Text("\nmeasured precision: ").append(recipe.headline, "bold"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("product", no_wrap=True)
@@ -49,7 +49,7 @@ def print_recipe(console: Console, recipe: PrecisionRecipe) -> None:
 
 
 def words(rows: list[RecipeRow]) -> str:
-    """Return the formats of one product in one direction. Example: "FP8 in 10, BF16 in 2"."""
+    """Return the formats of a product in a direction. Example: "FP8 in 10, BF16 in 2"."""
     if not rows:
         return "-"
     if len(rows) == 1:
@@ -58,13 +58,13 @@ def words(rows: list[RecipeRow]) -> str:
 
 
 def state_lines(recipe: PrecisionRecipe) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value, and how it was seen, of what is no product."""
+    """Yield name, value, and method of measurement of everything but products."""
     for row in recipe.state:
         yield row.name, row.value or NOT_MEASURED, row.how
 
 
 def reasons(recipe: PrecisionRecipe) -> tuple[str, ...]:
-    """Return why products were not measured, each reason once with the products it is of."""
+    """Return each reason for unmeasured products once, with the products."""
     found: dict[str, list[str]] = {}
     for row in recipe.rows:
         if row.why is not None:

@@ -25,7 +25,7 @@ from llmb.supervision.silence import Silence
 from llmb.wire.messages import Fence, Phase, Tick
 
 _MINUTE_S = 60
-#: Fewer are shown as none: a process that only waits wakes up now and then.
+#: Fewer busy cores are shown as idle: a waiting process wakes up now and then.
 _LEAST_CORES = 0.02
 
 
@@ -48,7 +48,7 @@ class ProgressRate:
 
 @dataclass
 class Doing:
-    """What is being done, in words: a phase of the run, one of a child's, or a step."""
+    """The present work in words: a phase of the run, a phase of a child process, or a step."""
 
     phase: str = ""
     label: str = ""
@@ -60,18 +60,18 @@ class Doing:
         self.steps = steps
 
     def of_child(self, phase: Phase) -> str:
-        """Begin a phase of a worker, and return it."""
+        """Begin a phase of a worker, and return the phase in words."""
         self.phase = f"{self.label}: {phase.name}"
         return self.phase
 
     def still(self, silence: Silence) -> str:
-        """Return what takes long, for how long by now, and what the process does meanwhile."""
-        what = self.phase
+        """Return the phase or step, the time since its start, and the load of the process."""
+        work = self.phase
         if silence.step is not None:
-            what = f"{self.label}: step {silence.step + 1} of at most {self.steps}"
+            work = f"{self.label}: step {silence.step + 1} of at most {self.steps}"
         minutes, seconds = divmod(int(silence.since_s), _MINUTE_S)
         doing = _busy(silence) + _compiling(silence)
-        return f"{what}, running for {minutes} min {seconds:02d} s, {doing}"
+        return f"{work}, running for {minutes} min {seconds:02d} s, {doing}"
 
 
 def _compiling(silence: Silence) -> str:
@@ -89,7 +89,7 @@ def _busy(silence: Silence) -> str:
 
 
 class Live:
-    """One line that redraws itself."""
+    """A line in the terminal, redrawn at most five times a second."""
 
     _EVERY_NS = 200_000_000  # a redraw takes a few milliseconds of the supervisor's time
 
@@ -123,7 +123,7 @@ class Live:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the terminal as it was."""
+        """Remove the line from the terminal."""
         self._progress.stop()
 
     def phase(self, name: str) -> None:
@@ -142,7 +142,7 @@ class Live:
         self._progress.console.print(f"note: {text}", style="yellow", markup=False)
 
     def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
-        """Show a step, a phase of the worker, or that time passes."""
+        """Show a step, a phase of the worker, or the passing time."""
         assert self._task is not None
         if isinstance(message, Phase):
             self._describe(self._doing.of_child(message))
@@ -197,7 +197,7 @@ class Plain:
         self._write(name)
 
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
-        """Remember what the steps belong to."""
+        """Remember the label of the stream."""
         self._rate, self._told = ProgressRate(tokens_per_step), 0
         self._doing.stream(label, steps)
 
@@ -234,7 +234,7 @@ class Plain:
 
 
 def display(*, quiet: bool) -> AbstractContextManager[Display]:
-    """Return the display that fits stderr and the user's wish."""
+    """Return a live line for a terminal, plain lines for a pipe, or silence."""
     if quiet:
         return nullcontext(Silent())
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""``llmb project``: what follows from a step's time, or from a job; nothing is run."""
+"""``llmb project``: figures computed from a step's time, or from a job; nothing is run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.project_job import job, search_command
 from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
 from llmb.errors import UsageError
@@ -25,7 +26,7 @@ class _OldLines(click.Group):
     """Takes the command lines of llmb 0.1, which had no subcommands, for one release."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the name of the command before options without one, and say so."""
+        """Put the command's name before options without a command, and print a note."""
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             name, args = _moved(args)
             line = f"llmb: this is `llmb project {name}` now; without {name} it will be refused"
@@ -35,7 +36,7 @@ class _OldLines(click.Group):
 
 
 def _moved(args: list[str]) -> tuple[str, list[str]]:
-    """Return the command that ``args`` are of, and its arguments."""
+    """Return the command of ``args``, and the arguments."""
     names = {word.partition("=")[0] for word in args}
     if "--steps" in names:
         return "node-hours", args
@@ -51,12 +52,12 @@ def _moved(args: list[str]) -> tuple[str, list[str]]:
 @click.group(
     "project",
     cls=_OldLines,
-    short_help="Compute figures of merit, FLOP/s and node-hours from a step's time.",
+    short_help="Compute step time, FLOP/s and node-hours of a job.",
 )
 def command() -> None:
-    """Compute what a source document derives from the time of a step, or the time itself.
+    """Compute the figures of a source document from the time of a step, or the time of a job.
 
-    Nothing is run. Every figure has its formula.
+    Nothing is run. Every figure is printed with the formula.
 
     \b
     llmb project step --workload alcf-1t --step-time 54.9
@@ -70,7 +71,12 @@ def command() -> None:
 
 
 @command.command("step", short_help="Derive every figure from the time of a step.")
-@click.option("--workload", metavar="NAME|FILE.json", help="Whose step (llmb workload list).")
+@click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    help="Workload, of `llmb workload list`.",
+)
 @click.option("--step-time", type=AMOUNT, metavar="SECONDS", help="T, the seconds of a step.")
 @click.option("--iterations-per-second", type=AMOUNT, help="Steps a second, instead of a time.")
 @click.option("--tokens-per-second", type=AMOUNT, help="Of all devices, instead of a time.")
@@ -110,7 +116,12 @@ def step(**flags: Any) -> None:
 
 
 @command.command("seed", short_help="The 1T document's own formula for the time of a step.")
-@click.option("--workload", metavar="NAME|FILE.json", help="Whose step (llmb workload list).")
+@click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    help="Workload, of `llmb workload list`.",
+)
 @click.option(
     "--alpha", required=True, metavar="SECONDS|RATE", help="Of a multiply-add, or a rate."
 )
@@ -170,7 +181,9 @@ def seed(**flags: Any) -> None:
 
 
 @command.command("node-hours", short_help="Node-hours of a plan of steps (NeMo document).")
-@click.option("--steps", required=True, metavar="N@LENGTH,...", help="So many steps at a length.")
+@click.option(
+    "--steps", required=True, metavar="N@LENGTH,...", help="Number of steps per sequence length."
+)
 @click.option("--target-global-batch", required=True, type=COUNT, help="Sequences of each step.")
 @click.option(
     "--rate",
@@ -250,7 +263,7 @@ def _measured(path: Path) -> tuple[Workload, StepFigures]:
 
 
 def _untimed(workload: Workload, flags: Mapping[str, Any]) -> StepFigures:
-    """Return the step of ``workload``, of one second until its own are known."""
+    """Return a step of ``workload`` with a time of 1 s, until the time is known."""
     from llmb.projection.step import given_step
 
     return given_step(workload, 1.0, flags["global_batch"], flags["world_size"])

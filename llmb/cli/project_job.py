@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
 from llmb.errors import UsageError
 
@@ -27,27 +28,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _of_both(function: F) -> F:
-    """Add the options that a job and a search have."""
+    """Add the options of both ``job`` and ``search``."""
     for option in reversed(
         (
-            click.option("--workload", metavar="NAME|FILE.json", help="Whose step."),
-            click.option("--hardware", required=True, metavar="NAME|FILE.json", help="On what."),
+            click.option(
+                "--workload",
+                metavar="NAME|FILE.json",
+                shell_complete=completion.workloads,
+                help="Workload, of `llmb workload list`.",
+            ),
+            click.option(
+                "--hardware",
+                required=True,
+                metavar="NAME|FILE.json",
+                help="Hardware, such as h100.",
+            ),
             click.option(
                 "--from",
                 "record",
                 type=click.Path(path_type=Path),
                 metavar="RECORD",
-                help="A measured run on the hardware: it calibrates the constants.",
+                help="Run on the hardware, to calibrate the constants.",
             ),
             click.option(
                 "--global-batch", type=COUNT, help="Sequences of a step [default: the original's]."
             ),
             click.option("--world-size", type=COUNT, help="Devices [default: the original's]."),
-            click.option("--tokens", type=AMOUNT, help="Node-hours and days for so many tokens."),
+            click.option(
+                "--tokens", type=AMOUNT, help="Tokens of the training, for node-hours and days."
+            ),
             click.option(
                 "--figure",
                 type=click.Path(dir_okay=False, path_type=Path),
-                help="Draw the parts of a step and its scaling (.png, .svg).",
+                help="Draw the parts and the scaling of a step (.png, .svg).",
             ),
             as_json,
         )
@@ -62,7 +75,7 @@ def _of_both(function: F) -> F:
 @click.option("--pp", type=COUNT, help="Stages of layers [default: the original's].")
 @click.option("--micro-batch-size", type=COUNT, help="Sequences of a micro-batch, on a replica.")
 @click.option("--virtual-stages", type=COUNT, help="Stages of each rank (interleaved) [1].")
-@click.option("--zero", type=click.IntRange(0, 3), help="What replicas share [0].")
+@click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage [default: 0].")
 @click.option("--recompute", type=click.Choice(["none", "attention", "full"]), help="[none]")
 @click.option("--sequence-parallel", is_flag=True, help="With --tp.")
 @click.option("--unfused", is_flag=True, help="Elementwise work is not compiled.")
@@ -83,10 +96,10 @@ def job(**flags: Any) -> None:
         _describe(result, workload, job_of(workload, _asked(flags)), hardware, by, flags)
 
 
-@click.command("search", short_help="Find the fastest layout of a job that fits.")
+@click.command("search", short_help="Find the fastest layout within the memory.")
 @_of_both
 def search_command(**flags: Any) -> None:
-    """Find how to slice, stage, share and recompute, and show why other ways are slower.
+    """Find the fastest layout (tp, pp, dp, recomputation), and show why other layouts are slower.
 
     \b
     llmb project search --workload alcf-1t --hardware h100 --world-size 12288 --global-batch 6144
@@ -135,7 +148,7 @@ def _describe(
     by: Basis,
     flags: Mapping[str, Any],
 ) -> None:
-    """Add to ``result`` what is projected of ``job``, and draw it where that is asked for."""
+    """Add the projection of ``job`` to ``result``, and draw the figure of ``--figure``."""
     from llmb.projection.projected import project
 
     found = project(workload, job, hardware, by)
@@ -189,7 +202,7 @@ def _search(
 
 
 def _why(time: ProjectedStep, best: ProjectedStep) -> str:
-    """Return in which parts ``time`` is longer, the one with the largest difference first."""
+    """Return the parts in which ``time`` is longer, the largest difference first."""
     more = {name: value - best.parts()[name] for name, value in time.parts().items()}
     worst = sorted(more, key=lambda name: -more[name])[:2]
     shown = (f"{name.replace('_', ' ')} +{more[name]:.3g} s" for name in worst if more[name] > 0)

@@ -1,4 +1,4 @@
-"""What the commands of ``llmb project`` share: kinds of values, and how a result is printed."""
+"""Shared by the commands of ``llmb project``: types of values, and the printing of results."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def printed(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def workload_of_name(name: str | None) -> Workload:
-    """Return the workload that ``--workload`` names.
+    """Return the workload of ``--workload``.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the name is unknown.
     """
     from llmb.cli.run import workload_of
     from llmb.workloads import find
@@ -100,7 +100,7 @@ def _print(result: Mapping[str, Any]) -> None:
 
 
 def number(value: float) -> str:
-    """Return ``value`` with six digits, in thousands where it is not too large for them."""
+    """Return ``value`` with six digits. Examples: ``12,345.6``, ``1.23457e+09``."""
     return (
         f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}" if value < 1e9 else f"{value:.6g}"
     )

@@ -1,4 +1,4 @@
-"""``llmb run --recipe NAME``: what the command line does not say, the recipe does."""
+"""``llmb run --recipe NAME``: a recipe fills in missing options of the command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from llmb.errors import UsageError
 
 
 def apply(ctx: click.Context, flags: dict[str, Any]) -> None:
-    """Put the options of the recipe in ``flags`` that the command line leaves out.
+    """Set the options of the recipe in ``flags``, except options given on the command line.
 
     Raises:
-        UsageError: there is no such recipe, or it does not go with what was asked for.
+        UsageError: the recipe is unknown, or contradicts an option, such as ``--scaling``.
     """
     from llmb.workloads.recipes import recipe_of
 

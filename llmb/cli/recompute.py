@@ -1,4 +1,4 @@
-"""``llmb verify --recompute``: a bundle's run made again from its seed and nonce, and compared."""
+"""``llmb verify --recompute``: repeats a bundle's run from seed and nonce, and compares."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from llmb.submission.recomputed_run import Extent, Recomputed, RecomputePlan
     from llmb.submission.verify import Verification, VerifyCheck
 
-#: Faults of a bundle that its line names.
+#: Most faults in the line of a bundle.
 _SHOWN = 3
 _EXTENTS = ("quick", "full")
 
 
 class VerifyCommand(click.Command):
-    """``--recompute`` may stand alone: what follows it is its value if it can be one."""
+    """Accepts ``--recompute`` with and without a value: only ``quick`` or ``full`` is a value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read ``--recompute BUNDLE`` as ``--recompute=quick BUNDLE``."""
@@ -52,11 +52,11 @@ list_option = click.option(
 
 
 def add_to_list(folder: Path, results: Sequence[dict[str, Any]]) -> None:
-    """Add every bundle of ``results`` that was recomputed and passed to the list in ``folder``.
+    """Add every recomputed and passed bundle of ``results`` to the list in ``folder``.
 
     Raises:
-        BundleRefusedError: the list that is there cannot be read.
-        UsageError: it cannot be written.
+        BundleRefusedError: the present list cannot be read.
+        UsageError: the list cannot be written.
     """
     from llmb import __version__
     from llmb.errors import UsageError
@@ -86,12 +86,13 @@ def add_to_list(folder: Path, results: Sequence[dict[str, Any]]) -> None:
 def recomputed(
     path: Path, verification: Verification, extent: Extent, take: Take | None = None
 ) -> tuple[Verification, dict[str, Any] | None]:
-    """Return ``verification`` with the check ``recompute``, and its figures for ``--json``.
+    """Return ``verification`` with the check ``recompute``, and the figures for ``--json``.
 
-    Nothing of a bundle that another check refuses is made again.
+    A bundle with another failed check is not recomputed.
 
     Raises:
-        UnavailableError: it cannot be made again here. NotEnoughMemoryError: for want of memory.
+        UnavailableError: this machine cannot recompute the run. NotEnoughMemoryError: too little
+            memory.
     """
     from llmb.cli.progress import display
     from llmb.errors import BundleRefusedError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llmb.report.document import Report
     from llmb.report.runs import ReportedRun
 
-#: Short names of the documents; a test holds them to those with published tables.
+#: Short names of the source documents; a test compares the names with the published tables.
 DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench")
 
 
@@ -35,9 +35,9 @@ DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench
     "names",
     type=click.Choice(DOCUMENTS),
     multiple=True,
-    help="Instead of a ranking: this document's tables, beside what was measured. Repeat for more.",
+    help="Show the tables of a source document instead of a ranking; repeatable.",
 )
-@click.option("--debug", is_flag=True, help="With --like: show debug runs, too; they are labelled.")
+@click.option("--debug", is_flag=True, help="With --like: show debug runs, too, with a label.")
 @evidence_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
@@ -51,16 +51,16 @@ def command(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Rank bundles by tokens per second within one workload, mode and effective precision.
+    """Rank bundles by tokens per second, within a workload, mode and effective precision.
 
-    Of every bundle at and below the paths; without any, below submissions/. As HTML it is one file
-    that needs nothing else. Debug and INVALID runs are never ranked. What llmb verify refuses is
-    refused, with the first check that failed. What it finds of a bundle is kept in ~/.cache/llmb.
-    A bundle whose evidence lies elsewhere is ranked only where --evidence says where.
+    PATH is a bundle or a folder of bundles [default: submissions]. The HTML page is a single file.
+    Debug and INVALID runs are never ranked. A bundle refused by llmb verify is listed with the
+    first failed check. Results of llmb verify are kept in ~/.cache/llmb. For evidence outside of
+    the bundles use --evidence PLACE.
 
-    With --like: a source document's own tables, with what was measured beside what was published,
-    of every record at the paths (run directories, records, bundles, folders of them); without any,
-    of those under runs/ and submissions/. Of several runs of a row the fastest is shown.
+    --like DOCUMENT shows the tables of a source document, measured beside published figures. PATH
+    is then a run directory, a record, a bundle, or a folder of runs [default: runs and
+    submissions]. A row shows the fastest run.
 
     \b
     Examples:
@@ -121,7 +121,7 @@ def _documents(
 
 
 def _runs(paths: tuple[Path, ...]) -> list[ReportedRun]:
-    """Return every run that can be read; a line on stderr for each that cannot."""
+    """Return every readable run; print a line on stderr for each unreadable run."""
     from llmb.errors import BundleRefusedError
     from llmb.report import collect
     from llmb.report.runs import run_of
@@ -157,7 +157,7 @@ def _print(report: Report) -> None:
         for n, title in enumerate(titles):
             figure = labels <= n < len(titles) - 1
             table.add_column(Text(title), justify="right" if figure else "left", overflow="fold")
-        measured: list[str] = []  # what each was measured on is too long for a cell
+        measured: list[str] = []  # the device's name is too long for a cell
         for line in section.lines:
             *cells, where = render.cells(line)
             if where:

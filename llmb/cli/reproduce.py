@@ -1,4 +1,4 @@
-"""``llmb reproduce``: a bundle -> what differs here, the same run again, and how it agrees."""
+"""``llmb reproduce``: lists the differences to a bundle's machine, repeats the run, compares."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from llmb.supervisor import Finished
 
 
-@click.command("reproduce", short_help="Run a bundle's configuration again here, and compare.")
+@click.command("reproduce", short_help="Repeat a bundle's run on this machine, and compare.")
 @click.argument("bundle", type=Path)
-@click.option("--dry-run", is_flag=True, help="Only say what differs, and what is in the way.")
+@click.option("--dry-run", is_flag=True, help="List differences and obstacles; run nothing.")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
@@ -40,37 +40,39 @@ if TYPE_CHECKING:
     "options",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option that the plugin has here and did not have there; repeat for more.",
+    help="Option of the plugin that the bundle's version lacks; repeatable.",
 )
 @click.option("--device", help="Another device of the same kind [default: the bundle's].")
 @click.option(
-    "--data", metavar="PREFIX|LIST|TEXT", help="Where the original's data are here, if it has."
+    "--data",
+    metavar="PREFIX|LIST|TEXT",
+    help="Path of the original's data on this machine, if any.",
 )
-@click.option("--tokenizer", metavar="FILE", help="Where its tokenizer.json is, if it has one.")
+@click.option("--tokenizer", metavar="FILE", help="Path of the original's tokenizer.json, if any.")
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where its checkpoint is, if it has one.",
+    help="Path of the original's checkpoint, if any.",
 )
 @evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.pass_context
 def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
-    """Run the configuration of BUNDLE (folder or zip) again on this machine, and compare.
+    """Repeat the run of BUNDLE (folder or zip) on this machine, and compare.
 
-    The bundle is verified first, and nothing in it is loaded or run. What differs here is said
-    before the run starts, with what to type to come closer: nothing is installed or changed for
-    you, and the names of packages are the bundle's own, so install only what you trust.
+    The bundle is verified first; nothing in the bundle is loaded or run. Before the run, llmb lists
+    the differences of this machine, with commands to come closer. llmb installs nothing. Package
+    names come from the bundle: install only packages that you trust.
 
-    Workload, mode, plugin with its options, precision, batch size, executor, steps and repeats are
-    the bundle's; the seed is drawn afresh. The new run links to the bundle by its id. Handed in
-    (llmb package-submission), signed with another key than the original's, it makes a CONSISTENT
-    original REPRODUCED if it is CONSISTENT, on the same class of hardware, and within 5 %.
+    Workload, mode, plugin with options, precision, batch size, executor, steps and repeats are the
+    bundle's; the seed is drawn afresh. The new run links to the bundle's id. A CONSISTENT original
+    becomes REPRODUCED if the new run is CONSISTENT, within 5 %, on the same class of hardware, and
+    handed in (llmb package-submission) with another key.
 
-    A bundle of an older llmb is run if its model family computes the same here. If it does not,
-    the command ends with exit code 3 and names the version to install.
+    A bundle of an older llmb is run if the model family computes the same in this llmb. Otherwise
+    the exit code is 3, and the message names the version.
 
     \b
     Examples:
@@ -93,7 +95,7 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
     place = place_in(environment())
     starts = place is None and ranks > 1
     if starts:
-        limit_threads(max(1, usable_cores() // ranks))  # as the ranks will be given them
+        limit_threads(max(1, usable_cores() // ranks))  # as for the ranks
     request, blocked = _asked(record, flags)
     here = machine.look(record, request, last_of(ranks) if starts else place)
     blocked = blocked or _not_as_many(record, place) or here.blocked
@@ -116,7 +118,7 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
 
 
 def _asked(record: RunRecord, flags: dict[str, Any]) -> tuple[RunRequest | None, LlmbError | None]:
-    """Return what would be asked for, or why it cannot be: said after everything that differs."""
+    """Return the request, or the obstacle; the caller prints the differences first."""
     from llmb.cli.run import options_of
     from llmb.errors import UnavailableError
     from llmb.reproduction.request_again import Places, request_of
@@ -132,7 +134,7 @@ def _asked(record: RunRecord, flags: dict[str, Any]) -> tuple[RunRequest | None,
 
 
 def _not_as_many(record: RunRecord, place: RankAddress | None) -> LlmbError | None:
-    """Return why the processes that are there cannot be the ranks of ``record``, None: they can."""
+    """Return the mismatch of the started processes and the record's ranks, None for a match."""
     from llmb.errors import UnavailableError
 
     ranks, nodes = record.config.parallelism.world_size, record.topology.nodes
@@ -149,7 +151,7 @@ def _not_as_many(record: RunRecord, place: RankAddress | None) -> LlmbError | No
 
 
 def _follow(request: RunRequest | None, place: RankAddress, blocked: LlmbError | None) -> None:
-    """Hold another rank than the first, whose process says all there is to say."""
+    """Run a rank above 0; the process of rank 0 prints the results."""
     from llmb import supervisor
     from llmb.cli.progress import display
     from llmb.wire.forking import fork_server
@@ -178,7 +180,7 @@ def _verified(path: Path, evidence: tuple[str, ...]) -> Verification:
 def _before(
     path: Path, verification: Verification, here: Here, blocked: Exception | None
 ) -> dict[str, Any]:
-    """Return what is known before the run, as JSON data."""
+    """Return the differences known before the run, as JSON data."""
     from llmb.cli.show import command_line
     from llmb.records.provenance import provenance
     from llmb.reproduction import conditions, hardware, request_again
@@ -206,7 +208,7 @@ def _before(
             }
             for each in found
         ],
-        # None: the hardware here is not known, because the plugin is not there.
+        # None: without the plugin, the hardware here is unknown.
         "same_class_of_hardware": None if unlike is None else not unlike,
         "unlike": unlike,
         "notes": [printable(note) for note in request_again.notes(record)],
@@ -301,7 +303,7 @@ def _outcome(verification: Verification, finished: Finished) -> dict[str, Any]:
         "limit_percent": LIMIT_PERCENT,
         "within_limit": agrees.is_within_limit,
         "interval_says_the_same": agrees.is_settled,
-        # What would keep it from making the original REPRODUCED, whoever signs it.
+        # Obstacles to the standing REPRODUCED, apart from the signature.
         "lacking": [printable(text) for text in links.shortfalls(record, verification.record)],
     }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
+from llmb.cli.help import GroupedCommand
 from llmb.cli.run_options import run_options
 from llmb.cli.text import printable as text_of
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from llmb.config import Definition, Parallelism, RunRequest, ShapeName
     from llmb.records.seed_commitment import SeedCommitment
 
-#: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere. Elementwise
-#: operations of a layer are too small for threads to share: on a busy machine these wait for one
-#: another.
+#: Options of ``--preset debug``: seconds on any machine, labelled debug everywhere. Elementwise
+#: operations are too small for several threads: on a busy machine the threads wait.
 _DEBUG_PRESET: dict[str, int] = {
     "batch_size": 2,
     "timed_steps": 20,
@@ -39,31 +39,33 @@ _DEBUG_OF_MODE: dict[str, dict[str, int]] = {
     "generate": {"timed_steps": 5, "batch_size": 1, "prompt_length": 6, "new_tokens": 24},
 }
 
-#: A name that may be part of a folder's, and the bytes of a file that defines a workload.
+#: A workload's name as part of a folder's name, and the most bytes of a definition file.
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _MOST_DEFINITION = 64 * 1024
 
 
-@click.command("run", short_help="Run the benchmark and leave a run directory.")
+_EXAMPLES = """\b
+Examples:
+  llmb run --preset debug                seconds, to see that everything works
+  llmb run                               official, about ten minutes at most
+  llmb run --precision BF16 --batch-size auto --repeats 3
+  llmb run --nproc 4 --dp-shard 4        four ranks (FSDP2), docs/ranks.md
+"""
+
+
+@click.command(
+    "run",
+    cls=GroupedCommand,
+    short_help="Run the benchmark and leave a run directory.",
+    epilog=_EXAMPLES,
+)
 @run_options
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run the benchmark and leave a run directory.
 
-    Without options: the benchmark's model on the best device here, at the largest official size
-    whose run ends within ten minutes. That is llama-1.4b, the benchmark itself, on accelerators and
-    on processors that are fast in BF16.
-
-    \b
-    llmb run                                     official, about ten minutes at most
-    llmb run --within 30m                        a larger size, where ten minutes are too short
-    llmb run --workload llama-1.4b               the benchmark itself, however long it takes
-    llmb run --preset debug                      seconds, not official
-    llmb run --precision BF16 --batch-size auto --repeats 3
-    llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
-    llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
-    llmb run --recipe litgpt-fsdp-zero3 --preset debug   a documents' line for many devices
-    llmb run --scaling 1,2,4 --preset debug      what each rank adds
+    Without options: the benchmark's model, llama-1.4b, on the best device here; on a slow processor
+    the largest smaller size whose run ends within ten minutes.
     """
     from llmb import supervisor, workloads
     from llmb.cli import recipe, scaling
@@ -114,7 +116,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
 
 def request_of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int) -> RunRequest:
-    """Return the run that ``flags`` ask for, shared by ``world_size`` ranks."""
+    """Return the request of ``flags`` for ``world_size`` ranks."""
     mesh = mesh_of(flags, world_size)
     if mesh.pp > 1 and _is_default(ctx, "accumulate"):
         flags["accumulate"] = mesh.stages  # fewer micro-batches leave stages without work
@@ -122,7 +124,7 @@ def request_of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int)
     return request_of(ctx, flags).model_copy(update=ranks)
 
 
-#: Options that are about one model, which is then the one that is run.
+#: Options that settle the model; ``--within`` has no choice then.
 _OF_ONE_SIZE = (
     *("workload", "preset", "recipe", "scaling", "mode", "data", "weights", "prompt", "nproc"),
     *("sequence_length", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -131,7 +133,7 @@ _OF_ONE_SIZE = (
 
 
 def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
-    """Return the seconds that choose the size of the model, None where an option names it.
+    """Return the time limit that chooses the model's size, None if an option names the model.
 
     Raises:
         UsageError: both were given.
@@ -148,7 +150,7 @@ def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
 
 
 def _print_text(path: Path, flags: dict[str, Any]) -> None:
-    """Print what was generated after a prompt, in the last sample of the run."""
+    """Print prompt and generated text of the last sample."""
     from llmb.inputs.prompt import PromptTokenizer
     from llmb.records import arrays, audited, evidence
 
@@ -164,7 +166,7 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
     """Return how ``world_size`` ranks share a step.
 
     Raises:
-        UsageError: the product of what was asked for is another number.
+        UsageError: the sizes multiply to another number of ranks.
     """
     from llmb.config import Parallelism
 
@@ -197,10 +199,10 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
 
 
 def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
-    """Return the run that the ``flags`` of ``llmb run`` ask for.
+    """Return the request of the ``flags`` of ``llmb run``.
 
     Raises:
-        LlmbError: a flag, or what it points to, cannot be used.
+        LlmbError: a flag, or the named file, cannot be used.
     """
     from llmb.config import NONCE, RunRequest, ShapeName
 
@@ -240,7 +242,7 @@ def _is_default(ctx: click.Context, name: str) -> bool:
 def _given(
     name: str, definition: Definition | None, shapes: Mapping[ShapeName, int], flags: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what the run is given from outside: tokens, weights and a prompt."""
+    """Return the inputs from outside: tokens, weights and a prompt."""
     found: dict[str, Any] = {}
     if flags["data"] is not None:
         from llmb.inputs.contents import describe
@@ -270,7 +272,7 @@ def _given(
 
 
 def _preset(name: str, definition: Definition | None, asked: str | None) -> dict[str, int]:
-    """Return what ``--preset debug`` sets for a workload in the mode that was asked for."""
+    """Return the options of ``--preset debug`` for a workload and a mode."""
     from llmb import workloads
     from llmb.config import Mode
 
@@ -280,11 +282,11 @@ def _preset(name: str, definition: Definition | None, asked: str | None) -> dict
 
 
 def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["auto"] | None:
-    """Return the sequences of a step, however they were given."""
+    """Return the sequences per step, from the batch size or from micro-batches."""
     micro, parts, size = flags["micro_batch_size"], flags["accumulate"], flags["batch_size"]
     if micro is None:
         given = not _is_default(ctx, "batch_size")
-        # The preset's own size is one to choose freely.
+        # The preset's size is no given batch size.
         wanted: int | Literal["auto"] | None = size
         return wanted if given or not isinstance(wanted, int) else wanted * parts
     whole = micro * parts
@@ -298,7 +300,7 @@ def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["
 
 
 def workload_of(text: str) -> tuple[str, Definition | None]:
-    """Return name and definition of the workload that ``text`` names, points to, or spells out."""
+    """Return name and definition of a workload: ``text`` is a name, a file, or JSON."""
     inline = text.lstrip().startswith("{")
     if not inline and not text.endswith(".json"):
         return text, None
@@ -323,7 +325,7 @@ def _definition_file(path: Path) -> str:
 
     try:
         return members.read_file(path, _MOST_DEFINITION).decode()
-    except BundleRefusedError as error:  # no regular file, or a huge one
+    except BundleRefusedError as error:  # no regular file, or a huge file
         raise UsageError(f"--workload: {error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"--workload {path}: not readable text") from None
@@ -343,7 +345,7 @@ def _commitment(flags: dict[str, Any]) -> SeedCommitment | None:
         return seed_commitment.parse(raw, "standard input")
     try:
         raw = members.read_file(path, limit)
-    except BundleRefusedError as error:  # no regular file, or a huge one
+    except BundleRefusedError as error:  # no regular file, or a huge file
         raise UsageError(f"--seed-commitment: {error}") from None
     return seed_commitment.parse(raw, str(path))
 
@@ -356,7 +358,7 @@ def options_of(given: tuple[str, ...]) -> dict[str, str]:
     """Return name -> value of every ``-O name=value``.
 
     Raises:
-        UsageError: one is not written like that.
+        UsageError: a text is not ``name=value``.
     """
     options = {}
     for text in given:

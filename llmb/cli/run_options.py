@@ -1,14 +1,17 @@
-"""The options of ``llmb run``, in the order in which ``--help`` shows them."""
+"""The options of ``llmb run``: the twelve most used, then the groups of ``--help-all``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.amounts import Time
+from llmb.cli.help import GroupedOption
 from llmb.config import MOST_WARMUP_STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,166 +40,267 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 
 
 _COUNT = click.IntRange(min=1)
-#: The options that are about ranks.
+#: Names of the options for ranks.
 OF_RANKS = (
     *("recipe", "nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
     *("sequence_parallel", "loss_parallel", "pp", "schedule", "rank_timeout"),
 )
 
+_main = partial(click.option, cls=GroupedOption)
+_step = partial(click.option, cls=GroupedOption, group="Step")
+_data = partial(click.option, cls=GroupedOption, group="Data and weights")
+_ranks = partial(click.option, cls=GroupedOption, group="Ranks")
+_seeds = partial(click.option, cls=GroupedOption, group="Seeds and time stamps")
+_shapes = partial(click.option, cls=GroupedOption, group="Debug shapes")
+_output = partial(click.option, cls=GroupedOption, group="Output")
+
 _OPTIONS = (
-    click.option(
+    _main(
+        "--preset",
+        type=click.Choice(["debug"]),
+        help="Tiny model, seconds, unranked [default: none].",
+    ),
+    _main(
         "--workload",
         default="llama-1.4b",
-        show_default=True,
         metavar="NAME|FILE.json",
-        help="What to train (llmb workload list), or a file with sizes of your own, debug only. "
-        "Left out, it is smaller where the whole run would take longer than --within.",
+        shell_complete=completion.workloads,
+        help="Model, of `llmb workload list`, or a file with your own sizes [default: "
+        "llama-1.4b, or the largest smaller size that fits --within].",
     ),
-    click.option(
+    _main(
         "--within",
         type=Time(),
         metavar="TIME",
-        help="Choose the largest official size whose run is estimated to end in TIME, such as 30m "
-        "[default: 10m].",
+        help="Longest estimated time of the whole run, such as 90s, 30m or 1h [default: 10m].",
     ),
-    click.option(
-        "--recipe",
+    _main(
+        "--precision",
+        metavar="FORMAT",
+        help="Number format, such as BF16, FP32 or FP8 [default: the fastest that fits].",
+    ),
+    _main(
+        "--batch-size",
+        type=BatchSize(),
+        metavar="N|auto",
+        help="Sequences per step; auto searches the fastest [default: 1 on a CPU, auto elsewhere].",
+    ),
+    _main(
+        "--device",
+        metavar="DEVICE",
+        help="torch device, such as cpu [default: the first of the plugin].",
+    ),
+    _main(
+        "--plugin",
         metavar="NAME",
-        help="A document's line for many devices (llmb workload recipes); other options override.",
+        shell_complete=completion.plugins,
+        help="Vendor plugin, of `llmb plugin list` [default: the best here].",
     ),
-    click.option(
-        "--mode",
-        type=click.Choice(["train", "forward", "generate"]),
-        help="What a step does [default: the workload's own].",
-    ),
-    click.option("--plugin", help="Vendor plugin [default: the best available]."),
-    click.option(
+    _main(
         "-O",
         "--plugin-option",
         "plugin_options",
         multiple=True,
         metavar="KEY=VALUE",
-        help="An option of the plugin; repeat for more.",
+        help="Option of the plugin, such as threads=4; repeatable [default: the plugin's].",
     ),
-    click.option("--device", help="Any torch device string [default: the plugin's]."),
-    click.option("--precision", help="FP32, TF32, FP16, BF16, ... [default: the best that fits]."),
-    click.option(
-        "--batch-size",
-        type=BatchSize(),
-        help="Sequences per step [default: 1 on a CPU, auto elsewhere: in FP16 up to 16,384 tokens "
-        "unless the loss is scaled].",
+    _main(
+        "--repeats",
+        type=_COUNT,
+        default=1,
+        metavar="N",
+        help="Timed windows, each in fresh processes [default: 1].",
     ),
-    click.option(
-        "--micro-batch-size", type=_COUNT, help="Sequences at once; times --accumulate a step's."
+    _main(
+        "--nproc",
+        type=_COUNT,
+        metavar="N",
+        help="Ranks on this machine, one per device [default: 1].",
     ),
-    click.option(
+    _main(
+        "--audit",
+        type=click.Choice(["quick", "full", "off"]),
+        help="Depth of the audit; off is never ranked [default: full; debug runs quick].",
+    ),
+    _main(
+        "--output-dir",
+        type=click.Path(path_type=Path),
+        default=Path("runs"),
+        metavar="DIR",
+        help="Folder for run directories [default: runs].",
+    ),
+    _step(
+        "--mode",
+        type=click.Choice(["train", "forward", "generate"]),
+        help="Work of one step [default: the workload's own].",
+    ),
+    _step(
+        "--timed-steps",
+        type=_COUNT,
+        metavar="N",
+        help="Steps in the timed window; fewer are a debug run [default: 50; 10 in modes "
+        "forward and generate].",
+    ),
+    _step(
+        "--warmup-steps",
+        type=click.IntRange(min=1, max=MOST_WARMUP_STEPS),
+        metavar="N",
+        help="Least number of untimed steps [default: 1].",
+    ),
+    _step(
+        "--micro-batch-size",
+        type=_COUNT,
+        metavar="N",
+        help="Sequences per micro-batch; times --accumulate is the batch [default: the batch].",
+    ),
+    _step(
         "--accumulate",
         type=_COUNT,
         default=1,
-        help="Parts of a step's batch, whose gradients add up [default: 1; --pp: the stages].",
+        metavar="N",
+        help="Micro-batches per step [default: 1; with --pp: the stages].",
     ),
-    click.option(
+    _step(
         "--mixed-precision/--no-mixed-precision",
         default=None,
         help="Autocast over float32 weights [default: as the workload's original].",
     ),
-    click.option(
+    _step(
         "--executor",
         type=click.Choice(["eager", "inductor", "thunder"]),
         default="eager",
-        show_default=True,
-        help="What runs the model's Python code.",
+        help="Executor of the model's Python code [default: eager].",
     ),
-    click.option(
+    _step(
         "--compile-mode",
         type=click.Choice(
             ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
         ),
         default="default",
-        show_default=True,
-        help="How --executor inductor compiles.",
+        help="Mode of --executor inductor [default: default].",
     ),
-    click.option(
+    _step(
         "--dynamic/--static",
         default=False,
-        help="Sequences of another length in each step [default: static].",
+        help="A new sequence length in every step, or one length [default: static].",
     ),
-    click.option(
+    _step(
         "--sac-freq",
         metavar="Q/P|op",
-        help="Selective activation checkpointing: of P blocks the first Q; op: all but products.",
+        help="Activation checkpointing: the first Q of every P blocks, or op: everything "
+        "but matrix products [default: none].",
     ),
-    click.option(
-        "--scope",
-        type=click.Choice(["model", "step"]),
-        help="Mode generate: what the executor is given [default: the workload's own].",
+    _step(
+        "--constant-rate",
+        is_flag=True,
+        help="Learning rate and first weights of the original, as a debug run [default: "
+        "rates are drawn].",
     ),
-    click.option("--prompt-length", type=_COUNT, help="Mode generate: tokens [default: 6]."),
-    click.option("--new-tokens", type=click.IntRange(min=2), help="Mode generate [default: 200]."),
-    click.option(
+    _step(
+        "--profile",
+        is_flag=True,
+        help="Trace one more step, after the window, into profile/ [default: no].",
+    ),
+    _data(
         "--data",
-        metavar="PREFIX|LIST|TEXT",
-        help="Tokens of files instead of random ones: Megatron's .bin/.idx, a list of them, text.",
+        metavar="PATH",
+        help="Tokens from a Megatron .bin/.idx prefix, a weighted list, or a text "
+        "[default: random tokens].",
     ),
-    click.option("--tokenizer", metavar="FILE", help="A tokenizer.json for text [default: bytes]."),
-    click.option(
+    _data(
+        "--tokenizer",
+        metavar="FILE",
+        help="tokenizer.json for --data with a text [default: bytes].",
+    ),
+    _data(
         "--weights",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="A Hugging Face checkpoint of safetensors instead of random weights; debug only.",
+        help="Hugging Face checkpoint (safetensors), as a debug run [default: random weights].",
     ),
-    click.option("--prompt", help="Mode generate: a text, by the tokenizer of --weights."),
-    click.option(
-        "--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]"
+    _data(
+        "--prompt",
+        metavar="TEXT",
+        help="Mode generate, with --weights: the prompt [default: random tokens].",
     ),
-    click.option(
-        "--nonce",
-        metavar="HEX",
-        help="timing.nonce of a record: the run is done again, as debug [default: drawn afresh].",
-    ),
-    click.option(
-        "--constant-rate",
-        is_flag=True,
-        help="The original's learning rate and first weights, as debug [default: rates are drawn].",
-    ),
-    click.option(
-        "--seed-commitment",
-        type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-        metavar="FILE",
-        help="The seed of a third party, who published its hash before; - reads standard input.",
-    ),
-    click.option(
-        "--timestamp",
-        metavar="URL",
-        help="Have START and STOP stamped by a time-stamping authority (RFC 3161), such as "
-        "https://freetsa.org/tsr; docs/time-stamps.md.",
-    ),
-    click.option(
-        "--nproc",
+    _data(
+        "--prompt-length",
         type=_COUNT,
         metavar="N",
-        help="Ranks on this machine, one a device [default: 1].",
+        help="Mode generate: tokens of the prompt [default: 6].",
     ),
-    click.option(
-        "--scaling", metavar="1,2,4", help="One run for each number of ranks, and their efficiency."
+    _data(
+        "--new-tokens",
+        type=click.IntRange(min=2),
+        metavar="N",
+        help="Mode generate: tokens after the prompt [default: 200].",
     ),
-    click.option("--strong", is_flag=True, help="With --scaling: ranks share one batch."),
-    click.option("--dp-replicate", type=_COUNT, help="Replicas of the model [default: all ranks]."),
-    click.option(
+    _data(
+        "--scope",
+        type=click.Choice(["model", "step"]),
+        help="Mode generate: code for the executor, the model or a whole token's step "
+        "[default: the workload's own].",
+    ),
+    _ranks(
+        "--recipe",
+        metavar="NAME",
+        shell_complete=completion.recipes,
+        help="A published command for many devices, of `llmb workload recipes`; your "
+        "options override [default: none].",
+    ),
+    _ranks(
+        "--scaling",
+        metavar="1,2,4",
+        help="One run per number of ranks, and the efficiency [default: no].",
+    ),
+    _ranks(
+        "--strong",
+        is_flag=True,
+        help="With --scaling: the same global batch for every number of ranks [default: "
+        "the same batch per rank].",
+    ),
+    _ranks(
+        "--dp-replicate",
+        type=_COUNT,
+        metavar="N",
+        help="Replicas of the model (DDP) [default: all ranks].",
+    ),
+    _ranks(
         "--dp-shard",
         type=_COUNT,
-        help="Ranks that share a replica (FSDP) [default: 1].",
+        metavar="N",
+        help="Ranks that shard one replica (FSDP2) [default: 1].",
     ),
-    click.option(
+    _ranks(
         "--zero",
         type=click.IntRange(0, 3),
-        help="0: replicas; 1, 2: ranks share the parameters; 3: and gather them twice a step.",
+        metavar="STAGE",
+        help="ZeRO stage: 0 is DDP; 1 and 2 are FSDP2, parameters kept after forward; 3 is "
+        "FSDP2, gathered again for backward [default: by the other options].",
     ),
-    click.option("--tp", type=_COUNT, help="Ranks that share each matrix [default: 1]."),
-    click.option("--sequence-parallel", is_flag=True, help="With --tp: they share sequences, too."),
-    click.option("--loss-parallel", is_flag=True, help="With --tp: they share the logits, too."),
-    click.option("--pp", type=_COUNT, help="Stages of ranks that share the layers [default: 1]."),
-    click.option(
+    _ranks(
+        "--tp",
+        type=_COUNT,
+        metavar="N",
+        help="Ranks that share each matrix (tensor parallel) [default: 1].",
+    ),
+    _ranks(
+        "--sequence-parallel",
+        is_flag=True,
+        help="With --tp: shard sequences between the matrices [default: no].",
+    ),
+    _ranks(
+        "--loss-parallel",
+        is_flag=True,
+        help="With --tp: shard the logits [default: no].",
+    ),
+    _ranks(
+        "--pp",
+        type=_COUNT,
+        metavar="N",
+        help="Pipeline stages [default: 1].",
+    ),
+    _ranks(
         "--schedule",
         type=click.Choice(
             [
@@ -204,52 +308,85 @@ _OPTIONS = (
                 *("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"),
             ]
         ),
-        help="With --pp: how stages take the micro-batches of --accumulate [default: 1F1B].",
+        metavar="NAME",
+        help="With --pp: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, "
+        "ZBVZeroBubble or DualPipeV [default: 1F1B].",
     ),
-    click.option(
+    _ranks(
         "--rank-timeout",
         type=click.FloatRange(min=1),
         default=600.0,
-        show_default=True,
         metavar="SECONDS",
-        help="How long a rank waits for another.",
+        help="Longest wait for another rank [default: 600].",
     ),
-    click.option(
-        "--warmup-steps",
-        type=click.IntRange(min=1, max=MOST_WARMUP_STEPS),
-        help="At least this many untimed steps.",
+    _seeds(
+        "--seed",
+        type=click.IntRange(min=0, max=2**63 - 1),
+        metavar="N",
+        help="Seed of weights and tokens [default: drawn afresh].",
     ),
-    click.option(
-        "--timed-steps",
+    _seeds(
+        "--nonce",
+        metavar="HEX",
+        help="timing.nonce of a record, to repeat its draws as a debug run [default: drawn "
+        "afresh].",
+    ),
+    _seeds(
+        "--seed-commitment",
+        type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+        metavar="FILE",
+        help="Seed of a third party, who published the hash before; - is standard input "
+        "[default: none].",
+    ),
+    _seeds(
+        "--timestamp",
+        metavar="URL",
+        help="Time-stamping authority (RFC 3161) for START and STOP, such as "
+        "https://freetsa.org/tsr [default: none].",
+    ),
+    _shapes(
+        "--sequence-length",
         type=_COUNT,
-        help="Steps, calls or samples [default: 50, 10, 10]; an official run has no fewer.",
+        metavar="N",
+        help="Tokens per sequence [default: the workload's].",
     ),
-    click.option("--repeats", type=_COUNT, default=1, show_default=True, help="Fresh processes."),
-    click.option(
-        "--output-dir",
-        type=click.Path(path_type=Path),
-        default=Path("runs"),
-        show_default=True,
-        help="Where run directories go.",
+    _shapes(
+        "--hidden-size",
+        type=_COUNT,
+        metavar="N",
+        help="Width of the model [default: the workload's].",
     ),
-    click.option(
-        "--audit",
-        type=click.Choice(["quick", "full", "off"]),
-        help="How closely to look [default: full; quick for a debug run]; off is a debug run.",
+    _shapes(
+        "--intermediate-size",
+        type=_COUNT,
+        metavar="N",
+        help="Width of the feed-forward [default: the workload's].",
     ),
-    click.option(
-        "--preset", type=click.Choice(["debug"]), help="A tiny run in seconds, not official."
+    _shapes(
+        "--num-hidden-layers",
+        type=_COUNT,
+        metavar="N",
+        help="Layers [default: the workload's].",
     ),
-    click.option("--sequence-length", type=_COUNT, help="Debug only."),
-    click.option("--hidden-size", type=_COUNT, help="Debug only."),
-    click.option("--intermediate-size", type=_COUNT, help="Debug only."),
-    click.option("--num-hidden-layers", type=_COUNT, help="Debug only."),
-    click.option("--num-attention-heads", type=_COUNT, help="Debug only."),
-    click.option(
-        "--profile", is_flag=True, help="Trace one more step, untimed: profile/ in the run."
+    _shapes(
+        "--num-attention-heads",
+        type=_COUNT,
+        metavar="N",
+        help="Attention heads [default: the workload's].",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print the record, and nothing else."),
-    click.option("--quiet", "-q", is_flag=True, help="Show no progress."),
+    _output(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print the record as JSON [default: a summary].",
+    ),
+    _output(
+        "--quiet",
+        "-q",
+        "quiet",
+        is_flag=True,
+        help="Show no progress [default: progress on stderr].",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""``llmb run --scaling 1,2,4``: one run on each number of ranks, and what each rank adds."""
+"""``llmb run --scaling 1,2,4``: a run per number of ranks, and the scaling efficiency."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from llmb.comparison.ratio import Ratio
     from llmb.records.run_record import RunRecord
 
-#: Options that say how many ranks there are, or are of the whole and not of a run in it.
+#: Options of the whole scaling study (value: has an argument), and options that count ranks.
 _OURS = {"--scaling": True, "--strong": False, "--output-dir": True, "--json": False}
 _COUNTED = ("nproc", "dp_replicate", "dp_shard", "tp", "pp")
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One number of ranks: its record, where that lies, and how it compares with one rank."""
+    """The record of a number of ranks, the path, and the ratios to a single rank."""
 
     ranks: int
     record: RunRecord
     path: Path
-    #: Throughput over that of one rank, and over as much as that times the ranks.
+    #: Throughput over the throughput of a single rank; and speedup over the number of ranks.
     speedup: Ratio
     efficiency: Ratio
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of ranks in ``text``, one rank first.
+    """Return the numbers of ranks in ``text``, always with 1 first.
 
     Raises:
-        UsageError: they are not whole numbers with commas between them.
+        UsageError: the text is not like ``1,2,4``.
     """
     parts = text.split(",")
     if not all(part.strip().isdigit() and 0 < int(part) <= 1024 for part in parts):
@@ -53,8 +53,8 @@ def run(flags: dict[str, Any], batch_size: object) -> int:
     """Run every number of ranks, print the table, and return the exit code of the first failure.
 
     Raises:
-        AuditInvalidError: one of the runs is INVALID; the table is there.
-        UsageError: the options do not go with it.
+        AuditInvalidError: a run is INVALID; the table is printed.
+        UsageError: an option contradicts ``--scaling``.
         RunFailedError: a rank ended without a word.
     """
     from llmb.config import limit_threads
@@ -93,7 +93,7 @@ def run(flags: dict[str, Any], batch_size: object) -> int:
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """Let what child processes print go to stderr: stdout is for the table."""
+    """Send the output of child processes to stderr: stdout is for the table."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -115,7 +115,7 @@ def _share(batch_size: object, count: int) -> int:
 
 
 def _without_ours(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield ``arguments`` without those that are of the whole."""
+    """Yield ``arguments`` without the options of the whole study."""
     skip = False
     for word in arguments:
         name, equals, _ = word.partition("=")

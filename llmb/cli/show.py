@@ -1,4 +1,4 @@
-"""``llmb show``: a record as a person wants to read it, or the command that made it."""
+"""``llmb show``: prints a record's summary, or the command of the run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ F = TypeVar("F", bound="Frozen")
 
 
 @click.command("show", short_help="Show a run record.")
-@click.argument("path", type=Path)
+@click.argument("path", type=Path, shell_complete=completion.run_directories)
 @click.option("--command", "as_command", is_flag=True, help="Print the command of the same run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole record as JSON.")
 def command(path: Path, as_command: bool, as_json: bool) -> None:
@@ -52,7 +53,7 @@ def command(path: Path, as_command: bool, as_json: bool) -> None:
 
 
 def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
-    """Return the shell-quoted ``llmb run`` line that asks for the same run again.
+    """Return the shell-quoted ``llmb run`` line of the same run.
 
     Raises:
         BundleRefusedError: a value holds characters that could act on a terminal.
@@ -83,7 +84,7 @@ def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
     words += ["--sequence-parallel"] * mesh.sequence_parallel
     words += ["--loss-parallel"] * mesh.loss_parallel
     for flag, value in flags.items():
-        # A value that begins with a dash would be read as a flag of its own.
+        # click reads a value with a leading dash as a flag.
         dashed = str(value).startswith("-")
         words += [f"--{flag}={value}"] if dashed else [f"--{flag}", str(value)]
     for key, option in config.plugin_options.items():
@@ -96,7 +97,7 @@ def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
 
 
 def _ranks(config: RunConfig) -> dict[str, object]:
-    """Return the flags that start as many ranks on one machine, and share the work like these."""
+    """Return the flags for as many ranks on one machine, with the same layout."""
     mesh = config.parallelism
     if mesh.world_size == 1:
         return {}
@@ -109,7 +110,7 @@ def _ranks(config: RunConfig) -> dict[str, object]:
 
 
 def _more(config: RunConfig) -> dict[str, object]:
-    """Return the flags that differ from what is taken without them."""
+    """Return the flags with values other than the defaults."""
     found: dict[str, object] = {}
     if config.accumulate > 1 or config.parallelism.pp > 1:
         found["accumulate"] = config.accumulate
@@ -144,7 +145,7 @@ def _workload(config: RunConfig) -> str:
 
 
 def for_terminal(value: F) -> F:
-    """Return a record or a part of one with every text escaped: its words may be a stranger's."""
+    """Return a record, or part of a record, with every text escaped for the terminal."""
     from llmb.records.canonical import as_json
 
     def escape(item: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``llmb simulate``: ranks of a job of any size, without its memory and the other ranks."""
+"""``llmb simulate``: executes single ranks of a huge job, without memory and without peers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
     from llmb.workloads import Workload
 
 _COUNT = click.IntRange(min=1, max=10**7)
-#: Of a million the groups take torch half a minute, of ten million no time that anybody waits.
+#: Most ranks: torch needs half a minute for the groups of a million ranks.
 _RANKS = click.IntRange(min=1, max=10**6)
 _PIPED_WIDTH = 160
 
 
 @click.command("simulate", short_help="Execute ranks of a huge job without its memory.")
-@click.option("--workload", metavar="NAME|FILE.json", required=True, help="llmb workload list.")
+@click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    required=True,
+    help="llmb workload list.",
+)
 @click.option("--world-size", type=_RANKS, help="Ranks [default: the original's].")
 @click.option("--tp", type=_COUNT, help="Ranks that share a layer [default: the original's].")
 @click.option("--pp", type=_COUNT, help="Stages of layers [default: the original's].")
@@ -33,7 +40,7 @@ _PIPED_WIDTH = 160
     type=click.IntRange(0, 3),
     default=0,
     show_default=True,
-    help="What replicas share, as in llmb run: 0 nothing, 2 and 3 FSDP2.",
+    help="ZeRO stage, as in llmb run: 0 is DDP, 2 and 3 are FSDP2.",
 )
 @click.option("--schedule", default="1F1B", show_default=True, help="Of a pipeline.")
 @click.option("--sequence-parallel", is_flag=True, help="With --tp.")
@@ -48,10 +55,10 @@ _PIPED_WIDTH = 160
 def command(**flags: Any) -> None:
     """Execute the real parallelised model for some ranks of a job, on tensors without memory.
 
-    Shows what each has (parameters, bytes of weights, gradients, moments and activations, and what
-    of all this is there at the peak) and does (FLOPs, collectives by kind and by dimension of the
-    mesh): of a pipeline the first, a middle and the last stage, unless --rank says which. Nothing
-    is sent, and no number is computed.
+    Shows, per rank, memory (parameters, weights, gradients, moments and activations in bytes, and
+    the share of each at the peak) and work (FLOPs, collectives by kind and mesh dimension). Of a
+    pipeline the first, a middle and the last stage are shown; --rank selects others. Nothing is
+    sent, and no number is computed.
 
     \b
     Examples:
@@ -129,7 +136,7 @@ def _mesh(workload: Workload, flags: dict[str, Any]) -> Parallelism:
 
 
 def _telling(how: Parallelism) -> tuple[int, ...]:
-    """Return ranks of a first, a middle and a last stage, each the first of its stage."""
+    """Return the first rank of the first, a middle and the last stage."""
     each = how.world_size // how.pp
     places = sorted({how.rank_of(0), how.pp // 2, how.rank_of(how.stages - 1)})
     return tuple(place * each for place in places)

@@ -1,4 +1,4 @@
-"""How the bundles that were verified together stand to each other: repetitions and clashes."""
+"""Relations between bundles verified together: repetitions and clashes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MEANING = (
 def add_clashes(
     results: Sequence[dict[str, Any]], paths: Sequence[Path], sound: Sequence[Verification]
 ) -> list[Verification]:
-    """Refuse those of ``results`` that are no runs of their own; return the other sound ones.
+    """Refuse copies of other runs in ``results``; return the remaining sound bundles.
 
     Args:
         results: outcomes of ``llmb verify``, as JSON data; changed in place.
-        paths: where the bundle of each lies.
-        sound: those bundles that passed every check, in the same order.
+        paths: the path of each bundle.
+        sound: bundles without a failed check, in the same order.
     """
     from llmb.submission.clashes import Placed, clashes
     from llmb.submission.history import arrival
@@ -50,11 +50,11 @@ def add_clashes(
 
 
 def add_standings(results: Sequence[dict[str, Any]], sound: Sequence[Verification]) -> None:
-    """Add to each of ``results`` by whom it was repeated; refuse one whose link is false.
+    """Add repetitions to ``results``; refuse bundles with a false link.
 
     Args:
         results: outcomes of ``llmb verify``, as JSON data; changed in place.
-        sound: those bundles that passed every check.
+        sound: bundles without a failed check.
     """
     from llmb.reproduction import links
 
@@ -73,7 +73,7 @@ def add_standings(results: Sequence[dict[str, Any]], sound: Sequence[Verificatio
 
 
 def say_standings(results: Sequence[dict[str, Any]]) -> None:
-    """Print who repeated which bundle, which links are false, and which bundles clash."""
+    """Print repetitions, false links, and clashes of bundles."""
     for result in results:
         if result.get("link") == "false" or result.get("clash"):
             click.echo(f"{result['bundle']}\n  refused  {result['reason']}")
@@ -87,7 +87,7 @@ def say_standings(results: Sequence[dict[str, Any]]) -> None:
 
 
 def signers_of(verification: Verification) -> frozenset[str]:
-    """Return the fingerprints of the keys that signed; none where no signature was checked."""
+    """Return the fingerprints of the signing keys; none without a checked signature."""
     return frozenset(signature.fingerprint for signature in verification.signatures)
 
 

@@ -1,4 +1,4 @@
-"""A run record as a person reads it, on a terminal or in a pipe."""
+"""Prints the summary of a run record, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmb.measure.statistics import LEAST_SHOWN, interval_values
 from llmb.measure.summary import slowest_rank, steal_share
 from llmb.records.declared import marked
 from llmb.records.finding import Finding, Level, Status
@@ -21,13 +22,14 @@ NOT_MEASURED = "not measured"
 def print_summary(record: RunRecord, *, of_a_stranger: bool = False) -> None:
     """Print headline, context and findings of ``record`` to stdout.
 
-    ``of_a_stranger`` marks what nobody can check (``llmb.records.declared``).
+    ``of_a_stranger`` marks declared values without a check (``llmb.records.declared``).
     """
     console = Console(highlight=False)
     result = record.result
     label = "OFFICIAL" if record.class_ == "official" else "DEBUG, not comparable"
     head = Text(f"{result.tokens_per_second:,.2f} tokens/s", style="bold")
-    if result.ci95 is not None:
+    values = interval_values(record.timing.repeats)
+    if result.ci95 is not None and values >= LEAST_SHOWN:
         head.append(f"   95 % interval {result.ci95[0]:,.2f} to {result.ci95[1]:,.2f}", "dim")
     head.append(f"   [{label}]", "green" if record.class_ == "official" else "yellow")
     console.print(head, soft_wrap=True)
@@ -38,9 +40,23 @@ def print_summary(record: RunRecord, *, of_a_stranger: bool = False) -> None:
     for name, value in _rows(record):
         table.add_row(marked(name) if of_a_stranger else name, Text(value))
     console.print(table)
-    for text in (*record.waivers, *record.warnings):
+    for text in (
+        *_without_interval(values, len(record.timing.repeats)),
+        *record.waivers,
+        *record.warnings,
+    ):
         console.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
     console.print(_verdict(record), soft_wrap=True)
+
+
+def _without_interval(values: int, repeats: int) -> Iterator[str]:
+    """Yield the reason for no interval, and the option for an interval."""
+    if values < LEAST_SHOWN:
+        counted = (
+            f"{values} {'repeat' if repeats > 1 else 'fence block'}{'' if values == 1 else 's'}"
+        )
+        verb = "is" if values == 1 else "are"
+        yield f"no 95 % interval: {counted} {verb} too few; use --repeats 5"
 
 
 def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -85,7 +101,7 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _ranks(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Yield how many ranks there were, what they shared, and which of them was the slowest."""
+    """Yield the number of ranks, the layout, and the slowest rank."""
     topology, mesh = record.topology, record.config.parallelism
     if topology.world_size == 1:
         return
@@ -107,7 +123,7 @@ def _ranks(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _choices(record: RunRecord) -> Iterator[str]:
-    """Yield what was chosen beyond the plain step."""
+    """Yield every choice beyond the plain step, such as autocast."""
     config = record.config
     if config.executor != "eager":
         mode = f" ({config.compile_mode})" if config.executor == "inductor" else ""

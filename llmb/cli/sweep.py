@@ -1,4 +1,4 @@
-"""``llmb sweep``: every precision at several batch sizes, each a run like any other; resumable."""
+"""``llmb sweep``: runs every precision at several batch sizes; resumable."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli import run
+from llmb.cli.help import GroupedCommand
 from llmb.cli.run_options import OF_RANKS
 from llmb.cli.text import printable
 from llmb.endings import Interrupted
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 #: Batch sizes of ``--preset debug``, in multiples of ``--accumulate``.
 _DEBUG_SIZES = (1, 2, 4)
-#: Options that say nothing of what is run.
+#: Options without influence on the runs.
 _ASIDE = ("resume", "show", "as_json", "quiet")
-#: Options of ``llmb run`` that a sweep has in a form of its own, or not at all: a committed seed
-#: is known to everybody after the first run.
+#: Options of ``llmb run`` that a sweep replaces or lacks. Example: after the first run, a
+#: committed seed is no secret.
 _NOT_RUNS = (
     *("precision", "batch_size", "micro_batch_size", "seed_commitment", "timestamp"),
     *("as_json", "within", *OF_RANKS),
@@ -38,7 +39,7 @@ _NOT_RUNS = (
 
 
 class BatchSizes(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
-    """Positive integers with commas between them, or ``auto``."""
+    """Positive integers with commas, such as ``1,2,4``, or ``auto``."""
 
     name = "sizes"
 
@@ -58,11 +59,11 @@ class BatchSizes(click.ParamType):  # type: ignore[type-arg]  # generic from cli
 
 
 def _options() -> Iterator[click.Parameter]:
-    """Yield a sweep's own options, then those of ``llmb run``, in the order of its help."""
+    """Yield the options of the sweep, then the options of ``llmb run``, in the help's order."""
     yield click.Option(
         ["--precision", "precisions"],
         multiple=True,
-        help="Repeat for more [default: every one the device does not merely emulate].",
+        help="Format; repeatable [default: every format in hardware].",
     )
     yield click.Option(
         ["--batch-size", "batch_sizes"],
@@ -83,6 +84,7 @@ def _options() -> Iterator[click.Parameter]:
 
 @click.command(
     "sweep",
+    cls=GroupedCommand,
     params=list(_options()),
     short_help="Run every precision at several batch sizes; resumable.",
 )
@@ -90,11 +92,11 @@ def _options() -> Iterator[click.Parameter]:
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run every precision at several batch sizes; resumable.
 
-    Each point is a run like llmb run's, in fresh processes, with a run directory of its own in the
-    sweep's folder. Running out of memory is a result: it ends a precision. A point that fails
-    otherwise is written down, the sweep goes on, and the exit code is 4 at the end.
+    Each point is a run as by `llmb run`, in fresh processes, with a run directory in the sweep's
+    folder. Running out of memory is a result, and ends a precision. The sweep notes a failed point,
+    continues, and ends in exit code 4.
 
-    After a crash or Ctrl-C go on with --resume: results are kept, all else is run (again).
+    After a crash or Ctrl-C use --resume: finished runs are kept, all other points run again.
 
     \b
     Examples:
@@ -129,7 +131,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
 
 def _begin(ctx: click.Context, flags: dict[str, Any]) -> tuple[SweepDirectory, Planned]:
-    """Return the folder and plan of a new sweep, or of the one to go on with."""
+    """Return folder and plan of a new sweep, or of the sweep of ``--resume``."""
     from llmb.sweep import planning
     from llmb.sweep.directory import SweepDirectory
     from llmb.sweep.plan import check_same
@@ -147,7 +149,7 @@ def _begin(ctx: click.Context, flags: dict[str, Any]) -> tuple[SweepDirectory, P
 
 
 def _given(ctx: click.Context) -> set[str]:
-    """Return the names of the options that were given and say what is to be run."""
+    """Return the names of the given options that change the runs."""
     default = click.core.ParameterSource.DEFAULT
     names = {str(param.name) for param in ctx.command.params}
     return {n for n in names - {*_ASIDE} if ctx.get_parameter_source(n) is not default}
@@ -184,12 +186,12 @@ def _show(ctx: click.Context, flags: dict[str, Any]) -> None:
 
 
 def _draw(directory: SweepDirectory, found: Overview) -> None:
-    """Leave the figure in the sweep's folder; hours of runs are worth more than it is."""
+    """Write the figure to the sweep's folder; a failure is a message, as the runs are kept."""
     from llmb.sweep import figure
 
     try:
         drawn = figure.draw(found)
-    except ImportError as error:  # a vendor's numpy may be none that matplotlib was built for
+    except ImportError as error:  # a vendor's numpy and matplotlib may not fit
         click.echo(f"llmb: no figure is drawn: {printable(str(error))}", err=True)
         return
     for name, data in drawn.items():
@@ -209,7 +211,7 @@ def _print(directory: SweepDirectory, found: Overview, *, as_json: bool) -> None
 
 
 def _end(directory: SweepDirectory, found: Overview) -> None:
-    """Let the exit code say what the table says."""
+    """Raise the error for the exit code: failed, INVALID, or out of memory."""
     if found.failed:
         raise RunFailedError(
             f"{len(found.failed)} of {len(found.points)} points failed: first "
@@ -246,7 +248,7 @@ def _resume(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _StderrWatcher:
-    """Says on stderr which point is at work; the run's own progress is shown below it."""
+    """Prints the present point to stderr, above the progress of the run."""
 
     quiet: bool
 
@@ -265,7 +267,7 @@ class _StderrWatcher:
         return display(quiet=self.quiet)
 
     def ended(self, state: PointState, *, kept: bool) -> None:
-        """Say what became of a point."""
+        """Print the result of a point."""
         how = "kept: " if kept else ""
         if state.measured:
             self.say(f"{state.point}: {how}{state.measured.tokens_per_second:,.2f} tokens/s")

@@ -1,4 +1,4 @@
-"""A sweep as a person reads it: a row per point, reasons below, and how to hand it in."""
+"""Prints a sweep: a row per point, reasons below, and the command for a submission."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmb.cli.text import printable
+from llmb.measure.statistics import LEAST_SHOWN
 from llmb.sweep.overview import Overview, missing
 from llmb.sweep.points import MeasuredPoint, PointState
 
@@ -37,7 +38,9 @@ _WORDS = {
     "not_tried": "not tried",
     "unfinished": "to be run",
 }
-#: In a pipe there is no terminal whose width matters.
+#: Marks of the fastest run of a precision, and of runs that may be as fast.
+_BEST, _TIED = "*", "="
+#: Width of the table in a pipe, in columns.
 _WIDE = 140
 
 
@@ -50,9 +53,9 @@ def print_overview(overview: Overview, folder: Path) -> None:
     for title, justify in _COLUMNS:
         table.add_column(title, justify=justify, overflow="fold")
     for state in overview.points:
-        is_best = state.run is not None and overview.best.get(state.precision) == state.run
-        style = "bold" if is_best else "" if state.measured else "dim"
-        table.add_row(*(Text(printable(cell)) for cell in _cells(state, is_best)), style=style)
+        mark = _mark(overview, state)
+        style = "bold" if mark == _BEST else "" if state.measured else "dim"
+        table.add_row(*(Text(printable(cell)) for cell in _cells(state, mark)), style=style)
     console.print(table)
     for text in _notes(overview):
         console.print(Text(printable(text), style="dim"), soft_wrap=True)
@@ -60,17 +63,26 @@ def print_overview(overview: Overview, folder: Path) -> None:
         console.print(Text(printable(text)), soft_wrap=True)
 
 
-def _cells(state: PointState, is_best: bool) -> tuple[str, ...]:
+def _mark(overview: Overview, state: PointState) -> str:
+    """Return the mark of the fastest run of a precision, of a tied run, or nothing."""
+    if state.run is None:
+        return ""
+    if overview.best.get(state.precision) == state.run:
+        return _BEST
+    return _TIED if state.run in overview.tied.get(state.precision, ()) else ""
+
+
+def _cells(state: PointState, mark: str) -> tuple[str, ...]:
     found = state.measured
     if found is None:
         size = "auto" if state.batch_size is None else f"{state.batch_size:,}"
         return ("", state.precision, size, _WORDS[state.status], "", "", "", "", "")
     return (
-        "*" if is_best else "",
+        mark,
         _precision(state, found),
         f"{found.batch_size:,}{' (auto)' if state.batch_size is None else ''}",
         f"{found.tokens_per_second:,.2f}",
-        f"{found.ci95[0]:,.2f} to {found.ci95[1]:,.2f}" if found.ci95 else _NOT_MEASURED,
+        _interval(found),
         _NOT_MEASURED if found.fraction_of_ceiling is None else f"{found.fraction_of_ceiling:.1%}",
         _NOT_MEASURED
         if found.peak_memory_bytes is None
@@ -78,6 +90,14 @@ def _cells(state: PointState, is_best: bool) -> tuple[str, ...]:
         found.verdict.value,
         found.class_,
     )
+
+
+def _interval(found: MeasuredPoint) -> str:
+    if found.ci95 is None:
+        return _NOT_MEASURED
+    if found.interval_values < LEAST_SHOWN:
+        return "none (--repeats 5)"
+    return f"{found.ci95[0]:,.2f} to {found.ci95[1]:,.2f}"
 
 
 def _precision(state: PointState, found: MeasuredPoint) -> str:
@@ -88,7 +108,14 @@ def _precision(state: PointState, found: MeasuredPoint) -> str:
 
 def _notes(overview: Overview) -> Iterator[str]:
     if overview.best:
-        yield "* the fastest of its precision"
+        yield f"{_BEST} the fastest of its precision"
+    if overview.tied:
+        yield (
+            f"{_TIED} tied with the fastest: the 95 % intervals overlap, so either may be faster; "
+            "--repeats 5 tells more"
+        )
+    if any(s.measured and s.measured.interval_values < LEAST_SHOWN for s in overview.points):
+        yield f"none: fewer than {LEAST_SHOWN} repeats or fence blocks give no interval to print"
     for state in overview.points:
         if state.message is not None and state.status != "not_tried":
             yield f"{state.point}: {state.message}"
@@ -97,7 +124,7 @@ def _notes(overview: Overview) -> Iterator[str]:
 
 
 def _hand_in(overview: Overview, folder: Path) -> Iterator[str]:
-    """Yield how to make a submission of the best runs, or why that cannot be done."""
+    """Yield the command for a submission of the best runs, or the obstacle."""
     if not overview.best or overview.unfinished:
         return
     best = [s for s in overview.points if s.run and overview.best.get(s.precision) == s.run]

@@ -1,4 +1,4 @@
-"""Text for a terminal; that of strangers is made fit: it can move no cursor and hide no word."""
+"""Text for a terminal: untrusted text is escaped, and can move no cursor and hide no word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["made_by", "printable", "size_of"]
 
 
 def made_by(found: Provenance) -> dict[str, Any]:
-    """Return which llmb made a record and whether this one computes the same, as JSON data."""
+    """Return a record's llmb version, and whether this llmb computes the same, as JSON data."""
     return {
         "llmb_version": printable(found.version),
         "reference_digest": printable(found.digest),
@@ -21,13 +21,13 @@ def made_by(found: Provenance) -> dict[str, Any]:
         "llmb_version_here": found.version_here,
         "reference_digest_here": found.digest_here,
         "same_computation": found.is_same,
-        # One of each change to the family's code between the two that changes no number.
+        # A reason per change to the family's code, if no change alters a number.
         "reasons": list(found.reasons or ()),
         "line": printable(str(found)),
     }
 
 
 def size_of(count: int) -> str:
-    """Return so many bytes in the largest binary unit that they fill."""
+    """Return ``count`` bytes in a binary unit. Example: ``1.5 MiB``."""
     power = min((count.bit_length() - 1) // 10, 3) if count else 0
     return f"{count / 2 ** (10 * power):.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

@@ -1,4 +1,4 @@
-"""The folder of submissions as a whole, for ``llmb verify --tree``: what a pull request may do."""
+"""``llmb verify --tree``: judges the folder of submissions, or a pull request to the folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 50
 def judge(
     tree: Path, base: str | None, author: str | None, places: EvidencePlaces | None, as_json: bool
 ) -> None:
-    """Judge ``tree``, or its change from commit ``base``; print faults and the rows that appear.
+    """Judge ``tree``, or the change since commit ``base``; print faults and new rows.
 
     Raises:
         UsageError, UnavailableError: as ``verify_tree``.
@@ -68,7 +68,7 @@ def _line(fault: TreeFault) -> str:
 
 
 def _leaderboards(tree: Path, board: Board) -> list[TreeFault]:
-    """Return which committed leaderboards are not those that the bundles make."""
+    """Return a fault for every committed leaderboard that differs from the bundles."""
     from llmb.cli.leaderboard import text_of
     from llmb.submission.tree import MADE, TreeFault
 

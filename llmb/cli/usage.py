@@ -1,32 +1,45 @@
-"""The answer to a wrong command line: one line, and a second line with the nearest right word."""
+"""The answer to a wrong command line: the fault in a line, the nearest right names in a second."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 
 import click
 
 from llmb.cli.text import printable
+from llmb.errors import nearest
 
-#: The least similarity of a right word to the typed word (difflib's ratio, from 0 to 1).
-_ALIKE = 0.65
+#: Option of other benchmarks and trainers -> option of ``llmb run`` with the same meaning.
+SYNONYMS = {
+    "--bs": "--batch-size",
+    "--bsz": "--batch-size",
+    "--dtype": "--precision",
+    "--epochs": "--timed-steps",
+    "--gpus": "--nproc",
+    "--iterations": "--timed-steps",
+    "--max-steps": "--timed-steps",
+    "--model": "--workload",
+    "--nproc-per-node": "--nproc",
+    "--output": "--output-dir",
+    "--seq-len": "--sequence-length",
+    "--steps": "--timed-steps",
+}
 
 
 def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]:
-    """Yield the fault of the command line; then the nearest right word, if any word is near.
+    """Yield the fault of the command line; then the nearest right names, if any name is near.
 
     Example: ``--precison: there is no such option`` and ``did you mean --precision?``.
     """
     said, typed, known = _said(error, commands)
     yield f"llmb: {printable(said)}"
-    near = difflib.get_close_matches(typed, known, n=1, cutoff=_ALIKE) if typed else []
+    near = [SYNONYMS[typed]] if SYNONYMS.get(typed) in known else nearest(typed, known)
     if near:
-        yield f"did you mean {near[0]}?"
+        yield f"did you mean {' or '.join(near)}?"
 
 
 def _said(error: click.ClickException, commands: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return the fault in words, the typed word, and all words that are right in its place."""
+    """Return the fault in words, the typed word, and all right words."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         known = [] if context is None else _options(context.command)

@@ -1,4 +1,4 @@
-"""``llmb verify``: can this bundle be believed, as far as that can be told offline?"""
+"""``llmb verify``: checks bundles offline."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     "--signers",
     metavar="FILE",
     type=Path,
-    help="Refuse what nobody in this file of allowed signers (ssh) has signed.",
+    help="Refuse bundles without a signature of an allowed signer in this file (ssh).",
 )
 @click.option(
     "--authorities",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Refuse time stamps that no authority in this file of certificates (PEM) has signed.",
+    help="Refuse time stamps of authorities outside of this file of certificates (PEM).",
 )
 @click.option(
     "--tree",
@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     type=Path,
     help="Judge a whole folder of submissions: places, owners, copies, leaderboards, every bundle.",
 )
-@click.option("--base", metavar="COMMIT", help="With --tree: judge only what differs from it.")
+@click.option(
+    "--base", metavar="COMMIT", help="With --tree: judge only the changes since this commit."
+)
 @click.option("--author", metavar="NAME", help="With --base: the account that asks for the change.")
 @recompute_option
 @list_option
@@ -76,20 +78,19 @@ def command(
     evidence: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Check bundles (folders or zips) without running or unpacking anything of them.
+    """Check bundles (folders or zips) without executing or unpacking a file.
 
-    Files and digests, every derived number, the findings that evidence supports, the verdict,
-    signatures; and which llmb made it, and whether this one computes the same. Of bundles that
-    share a run id, a nonce or evidence the later one by git history is refused. Ends with exit code
-    6 if any check of any bundle fails.
+    Checks digests, every derived number, the findings against the evidence, the verdict and the
+    signatures; prints the llmb version, and whether this llmb computes the same. Of two bundles
+    with the same run id, nonce or evidence, the later bundle by git history is refused. Exit code 6
+    for a failed check.
 
-    With --recompute the first steps, the last one and both probes are made again from the record's
-    config, seed and nonce, on any machine and without a plugin, and compared with the evidence;
-    with `--recompute full` all steps. That shows that somebody has computed them, not how fast.
-    Memory and time are printed before it begins.
+    --recompute repeats the first steps, the last step and both probes from config, seed and nonce,
+    on any machine and without a plugin, and compares with the evidence; --recompute full repeats
+    all steps. A match proves the computation, not the speed. Memory and time are printed first.
 
-    Large evidence of a bundle may lie elsewhere: --evidence says where. Without it nothing is
-    verified of such a bundle but digests, and the command ends with exit code 3.
+    Large evidence may lie outside of the bundle: --evidence PLACE. Without the evidence only
+    digests are checked, and the exit code is 3.
 
     \b
     Examples:
@@ -162,7 +163,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Yield the outcome for every index of a system below ``folder`` that is refused."""
+    """Yield an outcome for every refused system index below ``folder``."""
     from llmb.errors import BundleRefusedError
     from llmb.records.bundle import MANIFEST
     from llmb.records.system_index import INDEX
@@ -170,7 +171,7 @@ def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
 
     for path in sorted(folder.rglob(INDEX)):
         if (path.parent / MANIFEST).exists():
-            continue  # a file of a bundle, and checked with it
+            continue  # part of a bundle
         try:
             reason = fault(path)
         except BundleRefusedError as error:
@@ -191,7 +192,7 @@ def _one(
     quiet: bool,
     sound: list[Verification],
 ) -> dict[str, Any]:
-    """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data.
+    """Verify a bundle; print the checks unless ``quiet``; return the outcome as JSON data.
 
     A bundle without a fault is added to ``sound``.
     """

@@ -1,4 +1,4 @@
-"""``llmb workload``: the sizes that can be run, where they are from, what was published of them."""
+"""``llmb workload``: sizes of the workloads, their origin, and published figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
     from llmb.workloads.recipes import RunRecipe
 
 
-#: Columns of a table that nobody looks at in a terminal.
+#: Width of a table outside of a terminal, in columns.
 _PIPED_WIDTH = 160
 
 
 @click.group("workload", short_help="List and show workloads.")
 def command() -> None:
-    """List the workloads and show where each is from, how large it is and what was published."""
+    """List the workloads, and show origin, sizes and published figures of a workload."""
 
 
 @command.command("list")
@@ -33,7 +35,7 @@ def list_workloads(as_json: bool) -> None:
     """List every workload: family, sizes, parameters, modes, memory of a training step.
 
     Sizes are layers / heads / key-value heads / hidden / feed-forward / sequence / vocabulary.
-    Memory is that of one sequence a step; where nothing is trained, of the weights.
+    Memory is for a training step with one sequence; without training, for the weights.
 
     \b
     llmb workload list
@@ -61,7 +63,7 @@ def list_workloads(as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.workloads)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, as_json: bool) -> None:
     """Show workload NAME: sizes, work and memory, published rows, and flaws of the original.
@@ -104,9 +106,9 @@ def show(name: str, as_json: bool) -> None:
 @command.command("recipes")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recipes(as_json: bool) -> None:
-    """List the documents' lines for several devices, which llmb run --recipe NAME runs.
+    """List published commands for several devices, for llmb run --recipe NAME.
 
-    Ranks are those of the published rows; with --preset debug each kind of sharing is by two.
+    Ranks are as published; with --preset debug every kind of parallelism has two ranks.
 
     \b
     llmb workload recipes
@@ -149,7 +151,7 @@ def _table(*titles: str) -> Table:
 
 
 def _console() -> Console:
-    """Return a console that a pipe's 80 columns do not crop."""
+    """Return a console; in a pipe with 160 columns."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
@@ -196,7 +198,7 @@ def _work(found: Mapping[str, Any]) -> Table:
 
 
 def _sources() -> str:
-    """Return a line per convention: where its formula is from."""
+    """Return a line per convention with the source of the formula."""
     from llmb.workloads.conventions import CONVENTIONS
 
     return "\n".join(f"{name} is from: {one.source}" for name, one in CONVENTIONS.items())

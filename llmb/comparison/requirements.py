@@ -22,7 +22,7 @@ from pathlib import Path
 
 from llmb.comparison.compare import Comparison
 from llmb.comparison.figures import KNOWN, Interval, Run
-from llmb.errors import UsageError
+from llmb.errors import UsageError, did_you_mean
 from llmb.records.finding import Verdict
 
 if sys.version_info >= (3, 11):
@@ -167,6 +167,7 @@ def check_names(requirements: Iterable[Requirement], runs: Iterable[Run]) -> Non
             raise UsageError(
                 f"requirement {requirement.text!r}: there is no {requirement.name!r}; these runs "
                 f"have the figures {', '.join(here)}, and the facts {', '.join(FACTS)}"
+                f"{did_you_mean(requirement.name, (*KNOWN, *FACTS, *here))}"
             )
 
 

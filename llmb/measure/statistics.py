@@ -17,6 +17,8 @@ from llmb.records.run_record import RepeatTiming, StepTime
 
 T = TypeVar("T")
 _RESAMPLES = 5000
+#: Fewer values give an interval that is not printed: 2 values have 12.7 standard errors.
+LEAST_SHOWN = 3
 _Z975 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
@@ -132,6 +134,16 @@ def confidence_interval(
         return None
     half = student_t975(spread.freedom) * spread.error
     return max(0.0, spread.value - half), spread.value + half
+
+
+def interval_values(repeats: Sequence[RepeatTiming]) -> int:
+    """Return the number of values behind the 95 % interval: repeats, or fence blocks of one repeat.
+
+    Example: a debug run of 20 steps has 2 fence blocks, and ``--repeats 5`` gives 5 values.
+    """
+    if len(repeats) != 1:
+        return len(repeats)
+    return len(blocks(repeats[0]))
 
 
 def throughput_spread(

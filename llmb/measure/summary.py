@@ -130,7 +130,8 @@ def warnings_of(
     """Return sentences on noise and spread; empty after a quiet run."""
     seconds = (timing.stop_ns - timing.start_ns) / 1e9
     found = []
-    if result.ci95 is not None:
+    enough = statistics.interval_values(timing.repeats) >= statistics.LEAST_SHOWN
+    if result.ci95 is not None and enough:
         width = (result.ci95[1] - result.ci95[0]) / result.tokens_per_second
         if width > _WIDE_INTERVAL:
             found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -19,12 +20,13 @@ from importlib.metadata import (
 from importlib.util import find_spec
 from inspect import getmodulename
 from pathlib import Path
+from shlex import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 import llmb
 from llmb.config import Frozen, environment
-from llmb.errors import UnavailableError
+from llmb.errors import UnavailableError, did_you_mean
 
 GROUP = "llmb"
 #: The entry-point group of the packages that torch loads by itself when torch is imported.
@@ -38,6 +40,8 @@ BUILT_IN = {
     "generic": "llmb.plugin.builtin.generic",
 }
 _NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]*")
+#: The source tree of llmb, if llmb was not installed from a wheel.
+_TREE = Path(llmb.__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,25 @@ def find(name: str) -> InstalledPlugin:
             f"plugin {name!r} is installed, but {LOAD_PLUGINS}={environment()[LOAD_PLUGINS]!r} "
             "leaves it out"
         )
-    names = ", ".join(plugin.name for plugin in plugins)
+    known = [plugin.name for plugin in plugins]
     raise UnavailableError(
-        f"no plugin {name!r} is installed (installed: {names}): pip install llmb-{name}"
+        f"no plugin {name!r} is installed (installed: {', '.join(known)}): {source_of(name)}"
+        f"{did_you_mean(name, known)}"
     )
+
+
+def source_of(name: str) -> str:
+    """Return how to get plugin ``name``: a folder of llmb's source tree, or the vendor's page.
+
+    Example: in a checkout, ``pip install ./plugins/llmb-acme`` if the folder exists. llmb does not
+    know which names a package index has.
+    """
+    folder = f"plugins/llmb-{name}"
+    if _NAME.fullmatch(name):
+        for tree in (".", str(_TREE)):
+            if os.path.isfile(f"{tree}/{folder}/pyproject.toml"):
+                return f"pip install {quote(f'{tree}/{folder}')}"
+    return "see the vendor's page; llmb's source tree has plugins in plugins/"
 
 
 def entry_point(plugin: InstalledPlugin) -> EntryPoint:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from llmb.config import Frozen, OptionValue
-from llmb.errors import UsageError
+from llmb.errors import UsageError, did_you_mean
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
@@ -67,7 +67,8 @@ def resolve(
     for name in given:
         if name not in names:
             known = f"it has {', '.join(names)}" if names else "it has none"
-            raise UsageError(f"-O {name}: plugin {plugin!r} has no such option; {known}")
+            near = did_you_mean(name, names)
+            raise UsageError(f"-O {name}: plugin {plugin!r} has no such option; {known}{near}")
     return {
         option.name: option.parse(given[option.name]) if option.name in given else option.default
         for option in offered

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from llmb.config import Frozen
-from llmb.errors import UsageError
+from llmb.errors import UsageError, did_you_mean
 
 _FOLDER = files("llmb.projection") / "hardware"
 _MOST_BYTES = 2**20
@@ -75,6 +75,7 @@ def load(name: str) -> Hardware:
     else:
         raise UsageError(
             f"--hardware {name}: unknown; it is one of {', '.join(names())}, or a file NAME.json"
+            f"{did_you_mean(name, names())}"
         )
     try:
         return Hardware.model_validate(json.loads(text))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from llmb.records import references
 from llmb.reproduction.conditions import Conditions, PluginState
-from llmb.reproduction.install import pip_install
+from llmb.reproduction.install import install_hint
 
 _NOT_HERE, _NOT_KNOWN = "not installed", "not known"
 _SHOWN_FILES = 3
@@ -38,7 +38,7 @@ def differences(there: Conditions, here: Conditions) -> tuple[Difference, ...]:
 
 
 def _software(there: Conditions, here: Conditions) -> Iterator[Difference]:
-    install = pip_install("llmb", there.llmb)
+    install = install_hint("llmb", there.llmb)
     if there.llmb != here.llmb:
         yield Difference("llmb", there.llmb, here.llmb, install)
     if there.rules != here.rules:
@@ -48,7 +48,7 @@ def _software(there: Conditions, here: Conditions) -> Iterator[Difference]:
         yield Difference("reference", there.reference[:12], here.reference[:12], closer)
     ours, theirs = here.system, there.system
     if ours.torch != theirs.torch:
-        closer = pip_install("torch", theirs.torch or "")
+        closer = install_hint("torch", theirs.torch or "")
         yield Difference("torch", theirs.torch or _NOT_KNOWN, ours.torch or _NOT_HERE, closer)
     if ours.python != theirs.python:
         yield Difference("python", theirs.python, ours.python, f"run llmb with {theirs.python}")
@@ -59,7 +59,7 @@ def _plugin(there: Conditions, here: Conditions) -> Iterator[Difference]:
     assert theirs is not None
     subject = f"plugin {theirs.name}"
     name = f"{theirs.distribution} {theirs.version}"
-    closer = pip_install(theirs.distribution, theirs.version)
+    closer = install_hint(theirs.distribution, theirs.version)
     closer = closer or f"ask who submitted it for {theirs.distribution!r} {theirs.version!r}"
     if ours is None:
         yield Difference(subject, name, _NOT_HERE, closer)

@@ -22,7 +22,7 @@ from llmb.records.system import SystemDescription
 from llmb.reference import pins
 from llmb.reproduction import hardware
 from llmb.reproduction.conditions import Conditions, PluginState
-from llmb.reproduction.install import pip_install
+from llmb.reproduction.install import install_hint
 from llmb.supervision import selection
 from llmb.supervision.choices import check_installed
 from llmb.supervision.memory import is_cpu
@@ -86,7 +86,7 @@ def _find(record: RunRecord) -> InstalledPlugin:
 
 def _to_install(record: RunRecord) -> str:
     plugin = record.plugin
-    install = pip_install(plugin.distribution, plugin.version)
+    install = install_hint(plugin.distribution, plugin.version)
     return install or f"the bundle was made with {plugin.distribution!r} {plugin.version!r}"
 
 

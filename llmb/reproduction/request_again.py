@@ -15,7 +15,7 @@ from llmb.records.finding import RULES_VERSION, alike
 from llmb.records.provenance import Provenance, provenance
 from llmb.records.run_record import RunRecord
 from llmb.reference import pins
-from llmb.reproduction.install import pip_install
+from llmb.reproduction.install import install_hint
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _check_possible(record: RunRecord) -> None:
         )
     made = _provenance(record)
     if not made.is_same:
-        install = pip_install("llmb", version) or f"use llmb {version}"
+        install = install_hint("llmb", version) or f"use llmb {version}"
         raise UnavailableError(f"the bundle was {made}: {install}")
     try:
         workloads.of(record.config)

@@ -15,7 +15,7 @@ from typing import IO
 import llmb
 from llmb import workloads
 from llmb.config import FP32, Precision, RunRequest, idle_waiting
-from llmb.errors import LlmbError, RunFailedError, UsageError
+from llmb.errors import LlmbError, RunFailedError, UsageError, did_you_mean
 from llmb.measure import clock
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
@@ -112,7 +112,8 @@ def _chosen(only: Sequence[str]) -> frozenset[Check]:
     for wanted in only:
         if not any(wanted in (check.id, check.subject) for check in catalogue.CHECKS):
             subjects = ", ".join(dict.fromkeys(check.subject for check in catalogue.CHECKS))
-            raise UsageError(f"there is no check {wanted!r}: name one, or one of {subjects}")
+            near = did_you_mean(wanted, (check.id for check in catalogue.CHECKS))
+            raise UsageError(f"there is no check {wanted!r}: name one, or one of {subjects}{near}")
     every = catalogue.CHECKS
     return frozenset(c for c in every if not only or c.id in only or c.subject in only)
 

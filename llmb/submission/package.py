@@ -51,6 +51,7 @@ def package(
     missing: Mapping[str, str] | None = None,
     key: Path | None = None,
     evidence: Path | None = None,
+    debug: bool = False,
 ) -> list[Path]:
     """Write a bundle for each run directory into ``output/<submitter>/<system>``.
 
@@ -65,20 +66,21 @@ def package(
         missing: why a precision was not submitted, by the precision's name.
         key: a file with an ssh key to sign each bundle with.
         evidence: a folder for large evidence, one file per digest, left out of the bundles.
+        debug: bundle debug runs, too. Such a bundle can be verified, and is never ranked.
 
     Returns:
         The folders of the bundles, one for each run directory.
 
     Raises:
         UsageError: a run is missing, or another bundle is in the way.
-        BundleRefusedError: a run cannot be submitted: unfinished, debug, INVALID, altered or
-            too large.
+        BundleRefusedError: a run cannot be submitted: unfinished, debug (without ``debug``),
+            INVALID, altered or too large.
         UnavailableError: ``key`` is given, and ssh-keygen is not installed.
     """
     folder = output / whose.submitter / whose.system
     _check_reasons(missing or {})
     whose = system_index.with_availability(folder, whose)
-    ready = [_prepare(run_dir, whose, evidence is not None) for run_dir in run_dirs]
+    ready = [_prepare(run_dir, whose, evidence is not None, debug) for run_dir in run_dirs]
     with _writable(output):
         for one in ready:
             _check_target(folder / one.path, one.bundle)
@@ -188,13 +190,14 @@ def submission_of(
     )
 
 
-def _prepare(run_dir: Path, whose: Submission, elsewhere: bool) -> _Prepared:
+def _prepare(run_dir: Path, whose: Submission, elsewhere: bool, debug: bool) -> _Prepared:
     """Return the checked bundle of ``run_dir``, or raise an error with the obstacle.
 
     Args:
         run_dir: the run's directory.
         whose: submitter and system.
         elsewhere: large evidence is stored elsewhere and does not count.
+        debug: a debug run is no obstacle.
     """
     if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
@@ -210,7 +213,7 @@ def _prepare(run_dir: Path, whose: Submission, elsewhere: bool) -> _Prepared:
         for name, content in bundle.files.items()
         if not (elsewhere and may_lie_elsewhere(name, len(content)))
     }
-    fault = _not_for_submission(record) or _not_sound(bundle) or _too_large(counted, record)
+    fault = _not_for_submission(record, debug) or _not_sound(bundle) or _too_large(counted, record)
     if fault is not None:
         raise BundleRefusedError(f"{str(run_dir)!r} cannot be submitted: {fault}")
     precision = record.precision.effective or record.precision.declared
@@ -223,8 +226,8 @@ def _last_words(files: Mapping[str, bytes]) -> str:
     return words[-1] if words else f"it has no {RECORD}, and its {LOG} says nothing"
 
 
-def _not_for_submission(record: RunRecord) -> str | None:
-    if record.class_ == "debug":
+def _not_for_submission(record: RunRecord, debug: bool) -> str | None:
+    if record.class_ == "debug" and not debug:
         return f"it is a debug run ({'; '.join(record.waivers)})"
     if record.audit.verdict is Verdict.INVALID:
         broken = [f"{f.id}: {f.message}" for f in record.audit.findings if f.status is Status.FAIL]

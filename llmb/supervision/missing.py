@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmb.plugin.discovery import source_of
 from llmb.supervision.diagnosis import BROKEN, NO_DEVICE, READY, DiagnosedPlugin, Diagnosis
 from llmb.supervision.memory import is_cpu
 
@@ -40,7 +41,7 @@ def _plugins(found: Diagnosis) -> Iterator[str]:
         if plugin.state == BROKEN and found.torch.error is None:
             yield f"plugin {plugin.name} ({plugin.distribution}) is broken: {plugin.reason}"
     for name in found.restriction.unknown if found.restriction else ():
-        yield f"LLMB_LOAD_PLUGINS names {name!r}, which is no installed plugin: pip install it"
+        yield f"LLMB_LOAD_PLUGINS names {name!r}, which is not installed: {source_of(name)}"
 
 
 def _accelerators(found: Diagnosis) -> Iterator[str]:

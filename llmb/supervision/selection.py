@@ -19,7 +19,7 @@ from llmb.config import (
     RunConfig,
     RunRequest,
 )
-from llmb.errors import UnavailableError, UsageError
+from llmb.errors import UnavailableError, UsageError, did_you_mean
 from llmb.formats import KNOWN
 from llmb.parallel import checks
 from llmb.supervision import memory
@@ -240,7 +240,8 @@ def _named(offer: Offer, name: str) -> Precision:
             f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
             f"{offer.device} (it offers {offered})"
         )
-    raise UsageError(f"--precision {name}: unknown (choose one of {offered})")
+    near = did_you_mean(name, (precision.name for precision in offer.precisions))
+    raise UsageError(f"--precision {name}: unknown (choose one of {offered}){near}")
 
 
 def _precision(offer: Offer, request: RunRequest, workload: Workload, here: int) -> Precision:

@@ -11,7 +11,7 @@ from llmb.config import Frozen
 from llmb.records.finding import Verdict
 from llmb.sweep.directory import SweepDirectory
 from llmb.sweep.plan import SweepPlan
-from llmb.sweep.points import NO_MEMORY, PointState, best, walk
+from llmb.sweep.points import NO_MEMORY, PointState, best, tied, walk
 
 # Version history, one line per change.
 # llmb.sweep-overview/1  2026-11  first version.
@@ -28,6 +28,8 @@ class Overview(Frozen):
     points: tuple[PointState, ...]
     #: Precision -> path of the fastest run that is not INVALID, relative to the sweep's folder.
     best: dict[str, str]
+    #: Precision -> runs that cannot be told apart from the fastest run: intervals overlap.
+    tied: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     @property
     def unfinished(self) -> int:
@@ -54,7 +56,12 @@ def of(directory: SweepDirectory) -> Overview:
 def summed(plan: SweepPlan, states: tuple[PointState, ...]) -> Overview:
     """Return the overview of ``states``."""
     runs = {precision: state.run for precision, state in best(states).items()}
-    return Overview(plan=plan, points=states, best={p: run for p, run in runs.items() if run})
+    alike = {
+        precision: tuple(state.run for state in others if state.run)
+        for precision, others in tied(states).items()
+    }
+    fastest = {precision: run for precision, run in runs.items() if run}
+    return Overview(plan=plan, points=states, best=fastest, tied=alike)
 
 
 def missing(overview: Overview) -> dict[str, str]:

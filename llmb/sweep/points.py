@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen
+from llmb.measure.statistics import interval_values
 from llmb.records.finding import Verdict
 from llmb.records.run_record import BatchTrial, RunClass, RunRecord
 from llmb.sweep.plan import Point, SweepPlan
@@ -36,6 +37,8 @@ class MeasuredPoint(Frozen):
     batch_size: int
     tokens_per_second: float
     ci95: tuple[float, float] | None
+    #: Number of values behind ``ci95``: repeats, or fence blocks of one repeat.
+    interval_values: int
     #: Tokens/s of the device's measured matrix products alone; None if not measured.
     ceiling_tokens_per_second: float | None
     fraction_of_ceiling: float | None
@@ -55,6 +58,7 @@ class MeasuredPoint(Frozen):
             batch_size=record.config.batch_size,
             tokens_per_second=result.tokens_per_second,
             ci95=result.ci95,
+            interval_values=interval_values(record.timing.repeats),
             ceiling_tokens_per_second=ceiling_tokens_per_second(record),
             fraction_of_ceiling=result.fraction_of_ceiling,
             peak_memory_bytes=result.peak_memory_bytes,
@@ -146,6 +150,30 @@ def best(states: Sequence[PointState]) -> Mapping[str, PointState]:
         if before is None or _rate(state) > _rate(before):
             found[state.precision] = state
     return found
+
+
+def tied(states: Sequence[PointState]) -> Mapping[str, tuple[PointState, ...]]:
+    """Return precision -> points that cannot be told apart from the fastest point.
+
+    The 95 % intervals of both points overlap, or an interval is missing. INVALID runs do not
+    count. Example: 400 to 440 tokens/s and 420 to 460 tokens/s overlap.
+    """
+    found = {}
+    for precision, first in best(states).items():
+        others = (
+            state
+            for state in states
+            if state.precision == precision and state is not first and _may_be_best(state, first)
+        )
+        found[precision] = tuple(others)
+    return {precision: others for precision, others in found.items() if others}
+
+
+def _may_be_best(state: PointState, first: PointState) -> bool:
+    one, other = state.measured, first.measured
+    if one is None or other is None or one.verdict is Verdict.INVALID:
+        return False
+    return one.ci95 is None or other.ci95 is None or one.ci95[1] >= other.ci95[0]
 
 
 def boundary(states: Sequence[PointState], precision: str) -> Boundary | None:

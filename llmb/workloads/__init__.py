@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
-from llmb.errors import UsageError
+from llmb.errors import UsageError, did_you_mean
 from llmb.families import family_of
 from llmb.reference.shapes import FAMILIES, Shape
 from llmb.workloads.table import LADDER, WORKLOADS
@@ -50,9 +50,10 @@ def find(
     elif name in WORKLOADS:
         base = WORKLOADS[name]
     else:
+        near = did_you_mean(name, WORKLOADS) or f": choose one of {', '.join(WORKLOADS)}"
         raise UsageError(
-            f"unknown workload {name!r}: choose one of {', '.join(WORKLOADS)}, "
-            "or a file NAME.json with sizes of your own"
+            f"unknown workload {name!r}{near}; llmb workload list shows all, and a file NAME.json "
+            "has sizes of your own"
         )
     shape = _override(base.shape, overrides)
     _check(shape)
@@ -97,6 +98,7 @@ def define(name: str, definition: Definition) -> Workload:
     if unknown:
         raise UsageError(
             f"workload {name!r}: {unknown[0]!r} is no size of {family} (it has {', '.join(known)})"
+            f"{did_you_mean(unknown[0], known)}"
         )
     try:
         shape: Shape = TypeAdapter(kind).validate_python(sizes)

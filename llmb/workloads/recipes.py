@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmb.config import Executor
-from llmb.errors import UsageError
+from llmb.errors import UsageError, did_you_mean
 
 #: Most ranks per dimension, sequences and micro-batches in the debug form.
 _FEW = 2
@@ -237,5 +237,6 @@ def recipe_of(name: str) -> RunRecipe:
         UsageError: no recipe has this name.
     """
     if name not in RECIPES:
-        raise UsageError(f"--recipe {name!r}: choose one of {', '.join(RECIPES)}")
+        near = did_you_mean(name, RECIPES)
+        raise UsageError(f"--recipe {name!r}: choose one of {', '.join(RECIPES)}{near}")
     return RECIPES[name]

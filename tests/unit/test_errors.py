@@ -64,3 +64,27 @@ def test_running_out_of_memory_is_told_by_class_or_words_on_any_device(
     error: BaseException, expected: bool
 ) -> None:
     assert errors.is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("llama-1.4", ["llama-1.4b"]),
+        ("Lama-1.4B", ["llama-1.4b"]),
+        ("gpt2", ["gpt2-125m", "gpt2-350m"]),
+        ("bert", ["nemo-bert-base"]),
+        ("--nporc", ["--nproc"]),
+        ("--epochs", []),
+        ("zzz", []),
+        ("-", []),
+        ("", []),
+    ],
+)
+def test_the_nearest_names_are_few_and_never_far(typed: str, names: list[str]) -> None:
+    known = ["llama-1.4b", "llama-45m", "gpt2-125m", "gpt2-350m", "nemo-bert-base", "--nproc"]
+    assert errors.nearest(typed, known) == names
+
+
+def test_an_error_message_ends_with_the_nearest_names_if_there_are_any() -> None:
+    assert errors.did_you_mean("gtp2", ["gpt2", "bert"]) == "; did you mean gpt2?"
+    assert errors.did_you_mean("x", ["gpt2"]) == ""

@@ -6,7 +6,6 @@ writers of job files quote every value besides.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from llmb.config import Frozen
-from llmb.errors import UsageError
+from llmb.errors import UsageError, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -173,8 +172,7 @@ def _first_fault(error: ValidationError) -> str:
     key, *rest = map(str, first["loc"])
     where = ".".join((key, *(name for name in rest if name != "[key]")))
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, Site.model_fields, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(key, Site.model_fields)
         return f"{key!r} is unknown; keys are {', '.join(Site.model_fields)}{hint}"
     given = repr(first["input"])
     shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}..."

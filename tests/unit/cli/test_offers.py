@@ -36,7 +36,7 @@ def test_where_no_vendors_package_drives_the_device_its_kind_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said = listed(capsys, offer(plugin="generic", device="cuda:0"))
-    assert "only plugin generic drives cuda; its vendor's package may do more" in said
+    assert "only plugin generic drives cuda; a vendor's plugin may do more" in said
 
 
 def test_what_a_device_lacks_is_listed_and_nothing_where_nothing_is(

@@ -50,7 +50,7 @@ def call(*words: object) -> Result:
 def test_a_missing_plugin_is_said_with_the_differences_and_ends_in_three(bundle: Path) -> None:
     done = call(bundle, "--dry-run")
     assert isinstance(done.exception, UnavailableError)
-    assert "pip install llmb-fast==1.0" in str(done.exception)
+    assert "install llmb-fast 1.0 as its vendor says" in str(done.exception)
     assert "  plugin fast: llmb-fast 1.0 there, not installed here" in done.output
     assert "note: the seed is drawn afresh" in done.output
     (line,) = (line for line in done.output.splitlines() if line.startswith("what is run: "))
@@ -74,7 +74,7 @@ def test_json_is_one_object_with_what_is_in_the_way(tmp_path: Path, record: RunR
     assert data["blocked"] == str(done.exception)
     assert data["same_class_of_hardware"] is None
     (plugin,) = (each for each in data["differences"] if each["subject"] == "plugin fast")
-    assert plugin["closer"] == "pip install llmb-fast==1.0"
+    assert plugin["closer"] == "install llmb-fast 1.0 as its vendor says"
 
 
 #: The references of llmb 0.1.0: of the flagship bundles, and an earlier one.
@@ -109,7 +109,7 @@ def test_an_older_llmb_whose_family_computes_otherwise_ends_in_three_with_the_ve
     done = call(older(tmp_path, record, EARLIER), "--dry-run", "--json")
     assert isinstance(done.exception, UnavailableError)
     assert "(reference 649af7d83608); the llama computation is not the same" in str(done.exception)
-    assert str(done.exception).endswith(": pip install llmb==0.1.0")
+    assert str(done.exception).endswith(": use llmb 0.1.0")
     data = json.loads(done.stdout)
     assert data["blocked"] == str(done.exception)
     assert (data["made_by"]["same_computation"], data["made_by"]["reasons"]) == (False, [])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from llmb.cli import summary
 from llmb.records.ceiling import Ceiling, GemmCeiling, SustainedProduct
 from llmb.records.lacks import Lacks
@@ -40,3 +42,25 @@ def test_a_summary_names_what_the_device_lacks_and_has_no_line_where_it_lacks_no
     plugin = record.plugin.model_copy(update={"lacks": lacks})
     rows = dict(summary._rows(record.model_copy(update={"plugin": plugin})))
     assert rows["device lacks"] == "full FP32 products, a quick compiler (about 3 min a program)"
+
+
+@pytest.mark.parametrize(
+    ("steps", "repeats", "note"),
+    [
+        (20, 1, "no 95 % interval: 2 fence blocks are too few; use --repeats 5"),
+        (50, 2, "no 95 % interval: 2 repeats are too few; use --repeats 5"),
+        (30, 1, None),
+        (20, 5, None),
+    ],
+    ids=["two blocks", "two repeats", "three blocks", "five repeats"],
+)
+def test_two_values_print_no_interval_but_the_reason_and_the_option(
+    capsys: pytest.CaptureFixture[str], steps: int, repeats: int, note: str | None
+) -> None:
+    record = make_record(repeats=repeats, timed_steps=steps)
+    assert record.result.ci95 is not None, "the record keeps the interval"
+    summary.print_summary(record)
+    text = capsys.readouterr().out
+    assert ("95 % interval" in text.splitlines()[0]) is (note is None)
+    assert ("no 95 % interval" in text) is (note is not None)
+    assert note is None or note in text

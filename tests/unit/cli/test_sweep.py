@@ -266,3 +266,22 @@ def test_a_watcher_says_what_became_of_a_point(
     assert f"kept: {rate:,.2f} tokens/s" in capsys.readouterr().err
     watcher.ended(directory.state(Point("FP32", 1)), kept=False)
     assert capsys.readouterr().err.endswith(": the end\n")
+
+
+def test_a_point_that_may_be_as_fast_as_the_fastest_is_marked_as_tied(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, "BF16")
+    for size, faster in ((1, 0.5), (2, 1.0), (4, 0.999)):
+        finish(made, Point("BF16", size), size, faster=faster)
+    lines = call("--show", made.path).output.splitlines()
+    marks = [line.split()[0] for line in lines if " BF16 " in f" {line} "][:3]
+    assert marks == ["BF16", "*", "="]
+    assert any(line.startswith("= tied with the fastest: the 95 % intervals") for line in lines)
+    (tied,) = json.loads(call("--show", made.path, "--json").output)["tied"].values()
+    assert [Path(run).parent.name for run in tied] == [made.folder(Point("BF16", 4)).name]
+
+
+def test_intervals_of_two_values_are_not_printed_in_the_table(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, "BF16")
+    record = record_of(Point("BF16", 1), repeats=2)
+    builders.write(made.folder(Point("BF16", 1)) / "run", builders.run_files(record))
+    assert "none (--repeats 5)" in call("--show", made.path).output

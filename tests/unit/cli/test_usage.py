@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from llmb import cli
+from llmb.cli import run, usage
 
 Call = Callable[..., list[str]]
 
@@ -45,16 +46,34 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
                 "did you mean html?",
             ],
         ),
+        (
+            ("run", "--epochs", "3"),
+            ["llmb: --epochs: there is no such option", "did you mean --timed-steps?"],
+        ),
         (("run", "--zzz"), ["llmb: --zzz: there is no such option"]),
         (("audit",), ["llmb: Missing argument 'PATH'."]),
         (("run", "--timed-steps"), ["llmb: Option '--timed-steps' requires an argument."]),
     ],
-    ids=["option", "command", "choice", "nothing near", "argument", "value"],
+    ids=[
+        "option",
+        "command",
+        "choice",
+        "synonym",
+        "nothing near",
+        "argument",
+        "value",
+    ],
 )
 def test_a_wrong_command_line_is_one_line_and_the_nearest_right_word(
     said: Call, words: tuple[str, ...], lines: list[str]
 ) -> None:
     assert said(*words) == lines
+
+
+def test_every_synonym_of_another_tool_is_an_option_of_run_and_no_option_itself() -> None:
+    options = {name for param in run.command.params for name in param.opts}
+    assert {*usage.SYNONYMS.values()} <= options
+    assert not options & usage.SYNONYMS.keys()
 
 
 def test_what_was_typed_moves_no_cursor(said: Call) -> None:

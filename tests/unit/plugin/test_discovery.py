@@ -114,9 +114,26 @@ def test_one_package_may_bring_several_plugins(site: Path) -> None:
     assert discovery.find("faster").module == "fast.er"
 
 
-def test_a_plugin_that_is_not_installed_is_refused_with_those_that_are_and_how_to_get_it() -> None:
-    with pytest.raises(UnavailableError, match=r"'warp'.*cpu, generic\): pip install llmb-warp"):
+def test_a_plugin_that_is_not_installed_is_refused_with_installed_and_nearest_names() -> None:
+    with pytest.raises(UnavailableError, match=r"'warp'.*cpu, generic\): see the vendor's page"):
         discovery.find("warp")
+    with pytest.raises(UnavailableError, match=r"; did you mean generic\?$"):
+        discovery.find("generik")
+
+
+def test_a_plugin_in_a_checkout_is_installed_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plugins" / "llmb-warp"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert "pip" not in discovery.source_of("warp"), "an empty folder is no package"
+    (folder / "pyproject.toml").touch()
+    assert discovery.source_of("warp") == "pip install ./plugins/llmb-warp"
+    assert "pip" not in discovery.source_of("warp; rm -rf ~")
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(discovery, "_TREE", tmp_path)
+    assert discovery.source_of("warp") == f"pip install {folder}"
 
 
 @pytest.mark.parametrize("module", ["acme_llmb", "acme_llmb.hooks"])

@@ -99,7 +99,7 @@ CPU, MEMORY = THERE.system.cpu, THERE.system.memory
         (
             plugin(version="1.1"),
             "plugin fast: llmb-fast 1.0 there, llmb-fast 1.1 here; to come closer: "
-            "pip install llmb-fast==1.0",
+            "install llmb-fast 1.0 as its vendor says",
         ),
         (
             plugin(files=FILES | {"kernels/fused.py": "0" * 64}),
@@ -120,12 +120,12 @@ CPU, MEMORY = THERE.system.cpu, THERE.system.memory
         (
             plugin(options=None, version="1.1"),
             "plugin fast: llmb-fast 1.0 there, llmb-fast 1.1 here; to come closer: "
-            "pip install llmb-fast==1.0",
+            "install llmb-fast 1.0 as its vendor says",
         ),
         (
             lambda here: replace(here, plugin=None),
             "plugin fast: llmb-fast 1.0 there, not installed here; to come closer: "
-            "pip install llmb-fast==1.0",
+            "install llmb-fast 1.0 as its vendor says",
         ),
         (
             lambda here: replace(here, hardware=None),
@@ -139,7 +139,7 @@ def test_one_difference_is_one_line(change: Change, line: str) -> None:
 
 def test_another_llmb_is_said_with_its_rules_and_reference_and_what_to_install() -> None:
     there = replace(THERE, llmb="0.0.9", rules="1", reference="0" * 64)
-    closer = "to come closer: pip install llmb==0.0.9"
+    closer = "to come closer: use llmb 0.0.9"
     here = (THERE.llmb, RULES_VERSION, THERE.reference[:12])
     assert lines(THERE, there) == [
         f"llmb: 0.0.9 there, {here[0]} here; {closer}",

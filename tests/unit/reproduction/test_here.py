@@ -32,7 +32,7 @@ def reason(found: Here) -> tuple[type[LlmbError], str]:
 
 def test_a_missing_plugin_is_in_the_way_with_what_to_type() -> None:
     found = look()
-    expected = "plugin 'fast' is not installed: pip install llmb-fast==1.0"
+    expected = "plugin 'fast' is not installed: install llmb-fast 1.0 as its vendor says"
     assert reason(found) == (UnavailableError, expected)
     assert found.conditions.plugin is None
     assert found.conditions.hardware is None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from llmb.reproduction.install import pip_install
+from llmb.reproduction.install import install_hint
 
 
-def test_a_released_version_is_installed_by_name_and_version() -> None:
-    assert pip_install("llmb-acme", "1.2") == "pip install llmb-acme==1.2"
+def test_only_torch_has_a_command_because_llmb_knows_of_no_other_package_on_an_index() -> None:
+    assert install_hint("torch", "2.13.0") == "pip install torch==2.13.0"
+    assert install_hint("llmb-acme", "1.2") == "install llmb-acme 1.2 as its vendor says"
+    assert install_hint("llmb", "0.1.0") == "use llmb 0.1.0"
 
 
 def test_a_build_of_a_version_is_named_apart_because_no_common_index_has_it() -> None:
-    assert pip_install("torch", "2.8.0+x128") == "pip install torch==2.8.0 (its build +x128)"
+    assert install_hint("torch", "2.8.0+x128") == "pip install torch==2.8.0 (its build +x128)"
 
 
 @pytest.mark.parametrize(
@@ -38,4 +40,4 @@ def test_a_build_of_a_version_is_named_apart_because_no_common_index_has_it() ->
 def test_what_is_no_plain_name_and_version_gives_no_command(
     distribution: str, version: str
 ) -> None:
-    assert pip_install(distribution, version) is None
+    assert install_hint(distribution, version) is None

@@ -136,7 +136,7 @@ def test_where_the_family_computes_otherwise_the_version_to_install_is_named(
 ) -> None:
     workload = RECORD.workload.model_copy(update={"family": family})
     changes = {"llmb_version": "0.1.0", "reference_digest": digest, "workload": workload}
-    words = f"the {family} computation is not the same in llmb .*: pip install llmb==0.1.0"
+    words = f"the {family} computation is not the same in llmb .*: use llmb 0.1.0"
     with pytest.raises(UnavailableError, match=words):
         request_of(RECORD.model_copy(update=changes))
 

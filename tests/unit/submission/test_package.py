@@ -105,6 +105,14 @@ def test_a_debug_run_is_refused_with_its_waivers(tmp_path, output):
     refused(run, output, r"debug run \(--timed-steps 10\)")
 
 
+def test_a_debug_run_that_is_asked_for_is_a_sound_bundle_and_stays_debug(tmp_path, output):
+    record = builders.make_record(1, timed_steps=10, waivers=("--timed-steps 10",))
+    run = builders.write(tmp_path / "run", builders.run_files(record))
+    (path,) = package([run], WHOSE, output, debug=True)
+    assert verify(path).ok
+    assert ", debug, " in verify(path).headline
+
+
 def test_an_invalid_run_is_refused_with_the_broken_rule(tmp_path, output, record):
     def break_rule(data):
         data["audit"]["verdict"] = "INVALID"

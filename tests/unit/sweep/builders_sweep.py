@@ -35,7 +35,7 @@ def sweep(tmp_path: Path, *precisions: str, **changes: Any) -> SweepDirectory:
     return SweepDirectory.create(tmp_path / "runs", plan(*precisions, **changes))
 
 
-def record_of(point: Point, number: int = 1, faster: float = 1.0) -> RunRecord:
+def record_of(point: Point, number: int = 1, faster: float = 1.0, repeats: int = 3) -> RunRecord:
     """Return the record of a run of ``point``; ``faster``: its rate, times the builders' own."""
 
     def edit(data: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ def record_of(point: Point, number: int = 1, faster: float = 1.0) -> RunRecord:
         result["fraction_of_ceiling"] *= faster
         result["ci95"] = [end * faster for end in result["ci95"]]
 
-    return builders.edited(builders.make_record(repeats=2), edit)
+    return builders.edited(builders.make_record(repeats=repeats), edit)
 
 
 def finish(directory: SweepDirectory, point: Point, number: int = 1, faster: float = 1.0) -> Path:
