@@ -1,6 +1,6 @@
 """Help in named groups: the most used options first, all options by ``--help-all``.
 
-rich-click and cloup were tried: both have groups, neither has a short and a full help.
+rich-click and cloup were considered: both have groups, neither has a short and a full help.
 """
 
 from __future__ import annotations
