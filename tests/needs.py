@@ -32,6 +32,7 @@ PACKAGES = {
     "thunder": "pip install lightning-thunder",
     "tokenizers": "pip install 'llmb[data]'",
     "torchao": "pip install torchao",
+    "sphinx": "pip install 'llmb[docs]'",
     "yaml": "pip install pyyaml",
     "transformers": "pip install 'llmb[parity]'",
 }
