@@ -67,7 +67,7 @@ def test_the_three_numbers_of_the_readme_are_counted() -> None:
 
 
 ROWS = re.findall(
-    r"^\| \[([\w.-]+)\]\((submissions/\S+)\) \| .* \| (\w+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) "
+    r"^\| \[([\w.-]+)\]\((submissions/\S+)/\w+\.\w+\) \| .* \| (\w+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) "
     r"\| ([\d.]+)% \| (\w+) \|$",
     README.read_text(),
     re.MULTILINE,
