@@ -95,8 +95,9 @@ class Family(ABC, Generic[S]):
     modes: ClassVar[tuple[Mode, ...]] = tuple(Mode)
     #: Tokens attend to earlier tokens alone, and the target of a token is the next token.
     causal: ClassVar[bool] = True
-    #: The queries and the keys of each head are normed.
-    norms_heads: ClassVar[bool] = False
+    #: The gain of the norm of a query head, "{}" for the layer; None: queries and keys keep their
+    #: size. Keys have such a norm, too.
+    query_norm: ClassVar[str | None] = None
     #: Norms subtract the mean over the channels of a token (LayerNorm).
     centred: ClassVar[bool] = False
     #: The head is the word embedding.

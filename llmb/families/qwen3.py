@@ -55,7 +55,7 @@ class Qwen3Family(LlamaFamily):
     title = "Qwen3"
     shapes: ClassVar[Mapping[str, type[Shape]]] = {"qwen3": Qwen3Shape}
     has_own_head_size = True
-    norms_heads = True
+    query_norm = "model.layers.{}.self_attn.q_norm.weight"
     block_slices: ClassVar[Mapping[str, Slice]] = {
         **LlamaFamily.block_slices,
         "self_attn.q_norm": Slice.NORM_OF_HEADS,

@@ -20,6 +20,7 @@ from llmb.reference.data import make_batch
 from llmb.reference.head import TiedHead
 from llmb.reference.loss import IGNORED
 from llmb.reference.models import build
+from llmb.reference.qwen3_shape import TiedQwen3Shape
 from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
 
 GPT2 = Gpt2Shape(
@@ -38,8 +39,18 @@ BERT = BertShape(
     num_attention_heads=4,
     sequence_length=48,
 )
-SHAPES = {"gpt2": GPT2, "bert": BERT}
-BLOCKS = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}
+QWEN3 = TiedQwen3Shape(
+    vocab_size=509,
+    hidden_size=96,
+    intermediate_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    sequence_length=24,
+)
+SHAPES: dict[str, Shape] = {"gpt2": GPT2, "bert": BERT, "qwen3": QWEN3}
+BLOCKS = {name: shape.blocks for name, shape in SHAPES.items()}
 Cheat = Callable[[nn.Module], object]
 
 
@@ -50,7 +61,7 @@ def shown(
     family: str, dtype: torch.dtype, cheat: Cheat | None = None, run: torch.dtype = BF16
 ) -> dict[str, list[float]]:
     """Return what the probes of a ``run``'s type show of a model in ``dtype``, post-processed."""
-    shape: Shape = SHAPES[family]
+    shape = SHAPES[family]
     name_of_type = str(run).removeprefix("torch.")
     found: dict[str, list[float]] = {}
     for probe in PROBES:
