@@ -7,7 +7,8 @@ does not name have the family's default.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from llmb.errors import BundleRefusedError
@@ -74,38 +75,6 @@ DEFAULTS: dict[str, Shapes] = {
 }
 DEFAULTS["llama-ungated"] = DEFAULTS["llama"]
 DEFAULTS["qwen3-tied"] = DEFAULTS["qwen3"]
-
-
-class Matrices(NamedTuple):
-    """What is to be known of a family's matrices, by the endings of their names."""
-
-    #: The two matrices that end a layer's branches.
-    outputs: tuple[str, str]
-    #: Whether the token embedding also makes the logits.
-    tied: bool
-    #: Matrices that no token is multiplied by, or one token of a sequence.
-    idle: tuple[str, ...]
-
-
-_LLAMA_OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-_UNTIED = Matrices(_LLAMA_OUTPUTS, tied=False, idle=("embed_tokens.weight",))
-MATRICES = {
-    "llama": _UNTIED,
-    "llama-ungated": _UNTIED,
-    "gpt2": Matrices(("attn.c_proj.weight", "mlp.c_proj.weight"), True, ("wpe.weight",)),
-    "bert": Matrices(
-        ("attention.output.dense.weight", "output.dense.weight"),
-        tied=True,
-        idle=(
-            "position_embeddings.weight",
-            "token_type_embeddings.weight",
-            "pooler.dense.weight",
-            "seq_relationship.weight",
-        ),
-    ),
-    "qwen3": _UNTIED,
-    "qwen3-tied": Matrices(_LLAMA_OUTPUTS, tied=True, idle=()),
-}
 
 
 class OfficialConstants(NamedTuple):
@@ -233,15 +202,9 @@ def parameters_of(family: str, sizes: Mapping[str, int]) -> Parameters:
         raise BundleRefusedError(
             f"{sizes['num_hidden_layers']} layers: no more than {_MOST_LAYERS} are checked"
         )
-    if family in ("llama", "llama-ungated"):
-        return _of_llama(sizes, gated=family == "llama")
-    if family == "gpt2":
-        return _of_gpt2(sizes)
-    if family == "bert":
-        return _of_bert(sizes)
-    if family in ("qwen3", "qwen3-tied"):
-        return _of_qwen3(sizes, tied=family == "qwen3-tied")
-    raise BundleRefusedError(f"nobody knows the parameters of family {family!r}")
+    if family not in MATRICES:
+        raise BundleRefusedError(f"nobody knows the parameters of family {family!r}")
+    return MATRICES[family].parameters(sizes)
 
 
 def products_of(family: str, sizes: Mapping[str, int]) -> Counter[tuple[int, int]]:
@@ -250,14 +213,14 @@ def products_of(family: str, sizes: Mapping[str, int]) -> Counter[tuple[int, int
     Raises:
         BundleRefusedError, KeyError: as ``parameters_of``.
     """
-    idle, found = MATRICES[family].idle, Counter[tuple[int, int]]()
+    found = Counter[tuple[int, int]]()
     for name, shape in parameters_of(family, sizes).items():
-        if len(shape) == 2 and not name.endswith(idle):
+        if len(shape) == 2 and not name.endswith(MATRICES[family].idle):
             found[shape[1], shape[0]] += 1
     return found
 
 
-def _of_llama(sizes: Mapping[str, int], *, gated: bool) -> Parameters:
+def _of_llama(sizes: Mapping[str, int], *, gated: bool = True) -> Parameters:
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     head = hidden // sizes["num_attention_heads"]
     queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
@@ -280,7 +243,7 @@ def _of_llama(sizes: Mapping[str, int], *, gated: bool) -> Parameters:
     }
 
 
-def _of_qwen3(sizes: Mapping[str, int], *, tied: bool) -> Parameters:
+def _of_qwen3(sizes: Mapping[str, int], *, tied: bool = False) -> Parameters:
     hidden, inner, head = sizes["hidden_size"], sizes["intermediate_size"], sizes["head_dim"]
     queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
     layer: Parameters = {
@@ -361,3 +324,40 @@ def _linear(name: str, inputs: int, outputs: int) -> Parameters:
 
 def _norm(name: str, size: int) -> Parameters:
     return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
+
+
+class Matrices(NamedTuple):
+    """The parameters of a family, and what is to be known of its matrices by endings of names."""
+
+    parameters: Callable[[Mapping[str, int]], Parameters]
+    #: The two matrices that end a layer's branches.
+    outputs: tuple[str, str]
+    #: Matrices that no token is multiplied by, or one token of a sequence.
+    idle: tuple[str, ...]
+    #: Whether the token embedding also makes the logits.
+    tied: bool = False
+
+
+_LLAMA_OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+MATRICES = {
+    "llama": Matrices(_of_llama, _LLAMA_OUTPUTS, ("embed_tokens.weight",)),
+    "llama-ungated": Matrices(
+        partial(_of_llama, gated=False), _LLAMA_OUTPUTS, ("embed_tokens.weight",)
+    ),
+    "gpt2": Matrices(
+        _of_gpt2, ("attn.c_proj.weight", "mlp.c_proj.weight"), ("wpe.weight",), tied=True
+    ),
+    "bert": Matrices(
+        _of_bert,
+        ("attention.output.dense.weight", "output.dense.weight"),
+        (
+            "position_embeddings.weight",
+            "token_type_embeddings.weight",
+            "pooler.dense.weight",
+            "seq_relationship.weight",
+        ),
+        tied=True,
+    ),
+    "qwen3": Matrices(_of_qwen3, _LLAMA_OUTPUTS, ("embed_tokens.weight",)),
+    "qwen3-tied": Matrices(partial(_of_qwen3, tied=True), _LLAMA_OUTPUTS, (), tied=True),
+}
