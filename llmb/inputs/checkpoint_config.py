@@ -28,8 +28,9 @@ _KINDS = {one.name: one.checkpoint for one in FAMILIES.values() if one.checkpoin
 
 
 def readable() -> str:
-    """Return the families of which llmb reads checkpoints. Example: "gpt2 and llama"."""
-    return " and ".join(_KINDS)
+    """Return the families of which llmb reads checkpoints. Example: "gpt2, llama and qwen3"."""
+    *others, last = _KINDS
+    return f"{', '.join(others)} and {last}"
 
 
 def shape_of(folder: Path) -> Shape:

@@ -6,9 +6,9 @@ first half with the sign flipped. The means of activations and of gradients are 
 probe is laid out in the first half. GPT-2 and BERT also use the word embedding as the head:
 position vectors distinguish tokens, and the head is read in words that are not in the input.
 
-Qwen3 with a tied head has no position vectors: one parameter is embedding and head. Its rows of the
-lower half of the vocabulary are the embedding, and its other rows the head. Qwen3 norms each head of
-queries and keys: what differs in size alone is equal after that.
+Qwen3 with a tied head has no position vectors: one parameter is embedding and head. Rows of the
+lower half of the vocabulary are the embedding, the other rows the head. Qwen3 norms each head of
+queries and keys: vectors that differ in size alone are equal after the norm.
 
 BERT has an additional matrix between the last norm and the head, the "transform", followed by GELU
 and a norm. BERT's pooler, sentence-order head and token types are zero.

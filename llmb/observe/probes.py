@@ -9,9 +9,9 @@ softmax sharp; the gradients then show how exactly the logits were computed.
 
 Where norms subtract the mean, the mean would hide faint values: embeddings then come in pairs of
 opposite channels, with mean zero. Where the head is also an embedding, the output of a branch shows
-in the rows of tokens that are not in the input. Where it is the only embedding, too (Qwen3), a state
-is its token's own row: the last norm's gain then has alternating signs, or the logit of that token
-would dwarf all others.
+in the rows of tokens that are not in the input. Where the head is the only embedding (Qwen3), a
+state is its token's own row: the last norm's gain has alternating signs there, or the logit of that
+token would dwarf all others.
 """
 
 from __future__ import annotations

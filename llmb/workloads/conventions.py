@@ -51,11 +51,11 @@ def alcf_fom(shape: Shape) -> float:
 def megatron(shape: Shape, *, recompute: bool) -> float:
     """Return the FLOPs of Megatron-DeepSpeed's throughput calculator, without its integer bug.
 
-    The forward pass has ``L ((1 + 2 / g + 1) d^2 + 2 s d + m F d) + V d`` multiply-adds, for g
-    query heads per key-value head and m matrices of the feed-forward. (Where heads have a size of
-    their own, Qwen3's, one d of d^2 and that of 2 s d are the width of all heads.) The backward pass counts
-    twice the forward pass. Recomputation adds a forward pass. A multiply-add is two FLOPs. (The
-    original divides 2 by g in whole numbers: from g = 3 on, keys and values count zero.)
+    The forward pass has ``L ((1 + 2 / g + 1) d w + 2 s w + m F d) + V d`` multiply-adds, for g
+    query heads per key-value head, m matrices of the feed-forward, and heads of w channels together
+    (d, unless heads have a size of their own). The backward pass counts twice the forward pass.
+    Recomputation adds a forward pass. A multiply-add is two FLOPs. (The original divides 2 by g in
+    whole numbers: from g = 3 on, keys and values count zero.)
     """
     hidden, length = shape.hidden_size, shape.sequence_length
     family = family_of(shape)

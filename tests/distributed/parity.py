@@ -124,6 +124,7 @@ def _cases(world_size: int) -> dict[str, Case]:
 def _qwen3(world_size: int) -> dict[str, Case]:
     """Return what shares Qwen3, whose queries and keys are normed; and its tied head."""
     half, tied = world_size // 2, TiedQwen3Shape(**vars(QWEN3))
+    stages = {"pp": min(4, world_size), "dp_shard": max(1, world_size // 4)}
     both = {"sequence_parallel": True, "loss_parallel": True}
     found = {
         "DDP, qwen3": Case({"dp_replicate": world_size}, tied),
@@ -131,9 +132,7 @@ def _qwen3(world_size: int) -> dict[str, Case]:
         "TP, qwen3": Case({"tp": world_size}, QWEN3),
         "TP, both, qwen3": Case({"tp": world_size, **both}, QWEN3),
         "TP, both, qwen3, tied, clipped": Case({"tp": world_size, **both}, tied, clip=0.1),
-        "PP, qwen3": Case(
-            {"pp": min(4, world_size), "dp_shard": max(1, world_size // 4)}, QWEN3, 4
-        ),
+        "PP, qwen3": Case(stages, QWEN3, 4),
     }
     if world_size >= 4:
         found["FSDP x TP, qwen3, tied"] = Case({"dp_shard": half, "tp": 2}, tied)
