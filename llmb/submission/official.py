@@ -6,8 +6,9 @@ does not name have the family's default.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -207,6 +208,15 @@ def parameters_of(family: str, sizes: Mapping[str, int]) -> Parameters:
     return MATRICES[family].parameters(sizes)
 
 
+def parameter_count(family: str, sizes: Mapping[str, int]) -> int:
+    """Return the number of parameters of a model of any number of layers.
+
+    Raises:
+        BundleRefusedError, KeyError: as ``parameters_of``.
+    """
+    return sum(math.prod(shape) * count for _, shape, count in _counted(family, sizes))
+
+
 def products_of(family: str, sizes: Mapping[str, int]) -> Counter[tuple[int, int]]:
     """Return (inputs, outputs) of a matrix -> number of multiplications per token.
 
@@ -214,10 +224,17 @@ def products_of(family: str, sizes: Mapping[str, int]) -> Counter[tuple[int, int
         BundleRefusedError, KeyError: as ``parameters_of``.
     """
     found = Counter[tuple[int, int]]()
-    for name, shape in parameters_of(family, sizes).items():
+    for name, shape, count in _counted(family, sizes):
         if len(shape) == 2 and not name.endswith(MATRICES[family].idle):
-            found[shape[1], shape[0]] += 1
+            found[shape[1], shape[0]] += count
     return found
+
+
+def _counted(family: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Yield name, shape and number of each parameter: those of a layer as often as there are."""
+    outside = parameters_of(family, {**sizes, "num_hidden_layers": 0})
+    for name, shape in parameters_of(family, {**sizes, "num_hidden_layers": 1}).items():
+        yield name, shape, 1 if name in outside else sizes["num_hidden_layers"]
 
 
 def _of_llama(sizes: Mapping[str, int], *, gated: bool = True) -> Parameters:

@@ -5,7 +5,6 @@ The official sizes and formulas are written out again here; ``llmb.workloads`` i
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import cast
 
@@ -19,7 +18,7 @@ from llmb.submission.official import (
     OFFICIAL,
     Official,
     Shapes,
-    parameters_of,
+    parameter_count,
     products_of,
 )
 
@@ -56,7 +55,7 @@ def compare_workload(record: RunRecord, comparison: RecordComparison) -> None:
     sizes = {name: size for name, size in shapes.items() if isinstance(size, int)}
     positive = all(size > 0 for name, size in sizes.items() if name != "padding_idx")
     if comparison.require("config.shape_overrides", dict(overrides), positive, "at least 1 each"):
-        count = sum(map(math.prod, parameters_of(facts.family, sizes).values()))
+        count = parameter_count(facts.family, sizes)
         comparison.expect("workload.parameters", facts.parameters, count)
         flops = _flops_per_token(record, sizes)
         comparison.expect("workload.flops_per_token", facts.flops_per_token, flops)
