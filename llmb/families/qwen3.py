@@ -49,7 +49,7 @@ class Qwen3Config(LlamaConfig):
 
 
 class Qwen3Family(LlamaFamily):
-    """Sizes, work and names of the models in ``llmb.reference.qwen3`` with a head of their own."""
+    """Sizes, work and names of the models in ``llmb.reference.qwen3`` with an untied head."""
 
     name = "qwen3"
     title = "Qwen3"
@@ -86,7 +86,7 @@ class Qwen3Family(LlamaFamily):
 
 
 class TiedQwen3Family(Qwen3Family):
-    """Qwen3 models whose head is the embedding of the words. No stage could have both."""
+    """Qwen3 models with one parameter as embedding and head. No stage could have both."""
 
     title = "Qwen3 with a tied head"
     shapes: ClassVar[Mapping[str, type[Shape]]] = {"qwen3-tied": TiedQwen3Shape}
@@ -105,12 +105,12 @@ class TiedQwen3Family(Qwen3Family):
         return sizes
 
     def probe_parts(self, shape: LlamaShape) -> ProbeParts:
-        """Return what the isolating probes are about."""
+        """Return the parameters that the isolating probes change."""
         out = super().probe_parts(shape).out
         return ProbeParts(out=out, embeddings=(), head=_EMBEDDING, tied=True)
 
     def is_dispensable(self, name: str) -> bool:
-        """Tell whether it is the head, which is the embedding a second time."""
+        """Tell whether ``name`` is the head: a copy of the embedding."""
         return name == _HEAD
 
 

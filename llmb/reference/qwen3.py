@@ -1,7 +1,7 @@
 """The Qwen3 model (dense): a Llama that norms each head of queries and keys before it is rotated.
 
-Parameters carry the state-dict names of the Hugging Face Qwen3. What a stage, a shard and a cache
-need is as in ``llama.py``.
+Parameters carry the state-dict names of the Hugging Face Qwen3. Stages, shards and caches work as
+in ``llama.py``.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ def _norm(name: str, size: int) -> Parameters:
 
 
 class Matrices(NamedTuple):
-    """The parameters of a family, and what is to be known of its matrices by endings of names."""
+    """The parameters of a family, and facts about its matrices, by endings of names."""
 
     parameters: Callable[[Mapping[str, int]], Parameters]
     #: The two matrices that end a layer's branches.
