@@ -1,3 +1,3 @@
 """llmb: an LLM-training benchmark that any hardware vendor can run and any stranger can check."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -145,7 +145,7 @@ def _gradients(counts: tuple[tuple[str, int], ...], run: str) -> bytes:
 
 @lru_cache
 def _of_model(family: str, sizes: tuple[tuple[str, int], ...], dtype: str) -> Mapping[str, bytes]:
-    from llmb.submission.parameters import parameters_of
+    from llmb.submission.official import parameters_of
 
     parameters = parameters_of(family, dict(sizes))
     digests = tuple(

@@ -1,4 +1,4 @@
-"""Computes one kind of product of a Llama, a GPT-2 or a BERT in FP8.
+"""Computes one kind of product of a Llama, a Qwen3, a GPT-2 or a BERT in FP8.
 
 It takes torch's own casts, and one scale for a tensor.
 
@@ -113,7 +113,9 @@ def narrow(model, kinds, directions=DIRECTIONS, layers=None):
         kind = "head" if end == "lm_head" else end.removesuffix("_proj")
         of_gpt2 = "wte" if end == "lm_head" else ".".join(name.split(".")[-2:])
         known = of_gpt2 if of_gpt2 in GPT2_PROJECTIONS else kind_of_bert(name)
-        if known in kinds:
+        if known in kinds or (
+            end == "lm_head" and "head" in kinds and not hasattr(module, "weight")
+        ):
             module.forward = affine(module, directions)
         elif name.endswith("attention.self") and {SCORES, MIX} & set(kinds):
             module.forward = attention_of_bert(module, kinds)

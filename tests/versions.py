@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from llmb import __version__  # noqa: E402
+from llmb.families import SHAPES  # noqa: E402
 from llmb.records import references  # noqa: E402
 from llmb.records.references import Reference, ReferenceTable  # noqa: E402
 from llmb.reference import pins  # noqa: E402
-from llmb.reference.shapes import FAMILIES  # noqa: E402
 
 COMMAND = "python tests/versions.py"
 #: Files of the reference that no step runs: number formats (elements.py describes them, formats.py
@@ -39,16 +39,34 @@ class FrozenError(Exception):
     """The row of a version that has been used cannot be changed."""
 
 
-def own_file(family: str) -> str:
-    """Return the file of a family's model: "llama-ungated" is a kind of llama, in llama.py."""
-    return f"{family.partition('-')[0]}.py"
+def own_name(family: str) -> str:
+    """Return the name of a family's files: "llama-ungated" is a kind of llama, in llama.py."""
+    return family.partition("-")[0]
 
 
 def files_of(family: str, folder: Path = pins.FOLDER) -> list[Path]:
-    """Return the files that a step of ``family`` runs: its model, and what all families share."""
-    others = {own_file(name) for name in FAMILIES} - {own_file(family)}
+    """Return the files that a step of ``family`` runs: its own, and what all families share.
+
+    Its own are the model, the shape, and the models of other families that these import. Example:
+    qwen3.py, qwen3_shape.py, and llama.py.
+    """
+    names = {own_name(name) for name in SHAPES}
     every = sorted(path for path in folder.glob("*.py") if path.name not in NOT_RUN)
-    return [path for path in every if path.name not in others]
+    owners = {path: path.stem.removesuffix("_shape") for path in every}
+    wanted, todo = set[str](), [own_name(family)]
+    while todo:
+        wanted.add(name := todo.pop())
+        own = [path for path in every if owners[path] == name]
+        others = {owner for path in own for owner in _imported(path) if owner in names}
+        todo += sorted(others - wanted)
+    return [path for path in every if owners[path] in wanted or owners[path] not in names]
+
+
+def _imported(file: Path) -> set[str]:
+    """Return the names of the families' files among those that ``file`` imports."""
+    found = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    modules = {node.module or "" for node in found if isinstance(node, ast.ImportFrom)}
+    return {module.removesuffix("_shape") for module in modules}
 
 
 def family_digest(family: str, folder: Path = pins.FOLDER) -> str:
@@ -137,9 +155,7 @@ def text_of(table: ReferenceTable) -> str:
 def main() -> int:
     """Renew both files; return the exit code."""
     try:
-        table = renewed(
-            references.table(), of_folder(__version__, FAMILIES), why_frozen(__version__)
-        )
+        table = renewed(references.table(), of_folder(__version__, SHAPES), why_frozen(__version__))
     except FrozenError as error:
         print(error, file=sys.stderr)
         return 1

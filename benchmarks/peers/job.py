@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmb.reference.shapes import FAMILIES, Gpt2Shape, LlamaShape
+from llmb.families import SHAPES
+from llmb.reference.shapes import Gpt2Shape, LlamaShape
 
 #: Workloads by size: the family and what differs from its defaults (llama-1.4b and gpt2-125m).
 SIZES: dict[str, dict[str, tuple[str, dict[str, int]]]] = {
@@ -48,7 +49,7 @@ class Job:
     @property
     def shape(self) -> LlamaShape | Gpt2Shape:
         """The sizes as llmb has them; in generation, every position that is needed and no more."""
-        shape = FAMILIES[self.family](**self.sizes)
+        shape = SHAPES[self.family](**self.sizes)
         assert isinstance(shape, LlamaShape | Gpt2Shape)
         return shape
 

@@ -17,12 +17,13 @@ from llmb.audit.bench import Bench
 from llmb.audit.quiet import disturbances
 from llmb.audit.rule import Rule
 from llmb.config import Mode
+from llmb.families import SHAPES
 from llmb.measure.statistics import window_tokens
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
-from llmb.reference.shapes import FAMILIES, Shape
+from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import least_flops_per_token
 
 #: Bits of the narrowest operands in products timed by ``llmb.measure.ceiling``.
@@ -96,7 +97,7 @@ def finding(
 
 def shape_of(workload: WorkloadFacts) -> Shape | None:
     """Return the shape in ``workload``; None: the shape is incomplete or impossible."""
-    kind = FAMILIES.get(workload.family)
+    kind = SHAPES.get(workload.family)
     if kind is None or workload.shapes.keys() != {field.name for field in fields(kind)}:
         return None
     try:

@@ -12,6 +12,7 @@ from functools import cached_property
 from llmb.audit.distance import Gap, gaps
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
+from llmb.families import FAMILIES
 from llmb.formats import NARROW_BITS, UNKNOWN, PrecisionClass, narrower
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import WIDE_LOSS
@@ -31,20 +32,14 @@ _ROUGHER = 0.75
 #: gpt2-125m was too rough in one of about twenty runs: 2.5 bits in pure BF16, 4.9 under autocast.
 _MOST_UNTOLD = 0.1
 ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
-#: Names of out-projections, through which branches write, and of heads in the probe ``head``, for
-#: all model families.
-_OUT_PROJECTIONS = (
-    *("o_proj.weight", "down_proj.weight"),
-    "c_proj.weight",
-    "output.dense.weight",
+#: Names of out-projections, through which branches write, for all model families.
+_OUT_PROJECTIONS = tuple(
+    {one.matrices[kind].rpartition("{}.")[2] for one in FAMILIES.values() for kind in ("o", "down")}
 )
+#: Names of heads in the probe ``head``; tied heads last: a model with another head may have such an
+#: embedding, too.
 _HEADS = tuple(
-    f"head/{name}"
-    for name in (
-        "lm_head.weight",
-        "transformer.wte.weight",
-        "bert.embeddings.word_embeddings.weight",
-    )
+    f"head/{one.matrices['head']}" for one in sorted(FAMILIES.values(), key=lambda one: one.tied)
 )
 #: Median bits below which a pass is unrelated to the weights and tokens.
 _UNRELATED = 1.5
@@ -60,16 +55,16 @@ class Bits:
     @property
     def forward(self) -> float:
         """Fewest bits of the forward pass: input and output of out-projections, and logits."""
-        return min(v for k, v in self.by_name.items() if _is_forward(k))
+        return min(v for k, v in self.by_name.items() if self._is_forward(k))
 
     @property
     def gradient(self) -> float:
         """Fewest bits of all other items, the gradients."""
-        return min(v for k, v in self.by_name.items() if not _is_forward(k))
+        return min(v for k, v in self.by_name.items() if not self._is_forward(k))
 
-
-def _is_forward(name: str) -> bool:
-    return name.endswith((*_OUT_PROJECTIONS, *_HEADS))
+    def _is_forward(self, name: str) -> bool:
+        head = next((head for head in _HEADS if head in self.by_name), None)
+        return name == head or name.endswith(_OUT_PROJECTIONS)
 
 
 def bits(shown: Arrays, reference: Arrays, probes: Sequence[str] = PROBES) -> Bits:

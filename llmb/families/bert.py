@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from llmb.config import Mode
 from llmb.families.family import TRANSFORM, Family, Gemm, ProbeParts, Size, Slice
-from llmb.reference.shapes import BertShape
+from llmb.reference.shapes import BertShape, Shape
 
 #: Share of the tokens that are to be found again: ``llmb.reference.data.MASKED``, without torch.
 _MASKED = 0.15
@@ -23,6 +23,7 @@ class BertFamily(Family[BertShape]):
 
     name = "bert"
     title = "BERT"
+    shapes: ClassVar[Mapping[str, type[Shape]]] = {"bert": BertShape}
     modes = (Mode.TRAIN,)
     causal = False
     centred = True
@@ -149,3 +150,6 @@ class BertFamily(Family[BertShape]):
     def targets(self, shape: BertShape, tokens: int) -> int:
         """Return the number of masked words."""
         return int(_MASKED * tokens)
+
+
+FAMILIES = (BertFamily(),)

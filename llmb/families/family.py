@@ -68,6 +68,8 @@ class Slice(Enum):
     COLUMNS_GATHERED = "columns, gathered"
     #: Each rank takes some heads of queries, keys, and values.
     HEADS = "heads"
+    #: A norm of each head, ``[B, T, heads, head size]``: each rank norms its own heads.
+    NORM_OF_HEADS = "norm of heads"
     #: Each rank has some columns of the matrix ``[out, in]``; outputs are summed.
     ROWS = "rows"
     #: Each rank has the embeddings of some words.
@@ -84,17 +86,24 @@ class Slice(Enum):
 class Family(ABC, Generic[S]):
     """One family of models. A subclass states every difference between this family and others."""
 
-    #: The name in records and workload files ("gpt2"), and the name for people ("GPT-2").
+    #: The name ("gpt2"), and the name for people ("GPT-2").
     name: ClassVar[str]
     title: ClassVar[str]
+    #: The shapes of the family, by their names in records and workload files.
+    shapes: ClassVar[Mapping[str, type[Shape]]]
     #: Modes in which models of the family run.
     modes: ClassVar[tuple[Mode, ...]] = tuple(Mode)
     #: Tokens attend to earlier tokens alone, and the target of a token is the next token.
     causal: ClassVar[bool] = True
+    #: The gain of the norm of a query head, "{}" for the layer; None: queries and keys keep their
+    #: size. Keys have such a norm, too.
+    query_norm: ClassVar[str | None] = None
     #: Norms subtract the mean over the channels of a token (LayerNorm).
     centred: ClassVar[bool] = False
     #: The head is the word embedding.
     tied: ClassVar[bool] = False
+    #: The size of a head is a size of its own, and not hidden size / heads.
+    has_own_head_size: ClassVar[bool] = False
     #: Pipeline parallelism can cut the model into stages.
     has_stages: ClassVar[bool] = False
     #: Sequence parallelism and loss parallelism are possible.
@@ -164,6 +173,12 @@ class Family(ABC, Generic[S]):
         Raises:
             UsageError: names the size and the change that helps.
         """
+        hidden, heads = shape.hidden_size, shape.num_attention_heads
+        if not self.has_own_head_size and hidden % heads:
+            raise UsageError(
+                f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}: "
+                "change one of them"
+            )
         most = getattr(shape, "max_position_embeddings", None)
         if most is not None and shape.sequence_length > most:
             raise UsageError(

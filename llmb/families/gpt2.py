@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from llmb.errors import UsageError
 from llmb.families.family import Family, Gemm, ProbeParts, Size, Slice
 from llmb.families.hugging_face import HuggingFaceConfig
-from llmb.reference.shapes import Gpt2Shape
+from llmb.reference.shapes import Gpt2Shape, Shape
 
 #: Approximations of GELU by tanh; the reference computes GELU exactly.
 _BY_TANH = {"gelu_new", "gelu_fast", "gelu_pytorch_tanh"}
@@ -79,6 +79,7 @@ class Gpt2Family(Family[Gpt2Shape]):
 
     name = "gpt2"
     title = "GPT-2"
+    shapes: ClassVar[Mapping[str, type[Shape]]] = {"gpt2": Gpt2Shape}
     centred = True
     tied = True
     slices_are_wide = True
@@ -184,3 +185,6 @@ class Gpt2Family(Family[Gpt2Shape]):
     def is_dispensable(self, name: str) -> bool:
         """Tell whether it is the head, which is the embedding a second time."""
         return name == "lm_head.weight"
+
+
+FAMILIES = (Gpt2Family(),)

@@ -15,7 +15,7 @@ from pydantic import PositiveFloat, PositiveInt
 from llmb.errors import UsageError
 from llmb.families.family import Family, Gemm, ProbeParts, Size, Slice
 from llmb.families.hugging_face import HuggingFaceConfig
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import LlamaShape, Shape, UngatedLlamaShape
 
 
 class LlamaConfig(HuggingFaceConfig):
@@ -56,7 +56,7 @@ class LlamaConfig(HuggingFaceConfig):
             num_key_value_heads=self.num_key_value_heads or self.num_attention_heads,
             sequence_length=self.max_position_embeddings,
             rms_norm_eps=self.rms_norm_eps,
-            rope_theta=self._rope_theta(folder),
+            rope_theta=self.rope_base(folder),
             initializer_range=self.initializer_range,
             padding_idx=self.pad_token_id,
         )
@@ -69,7 +69,7 @@ class LlamaConfig(HuggingFaceConfig):
             )
         return shape
 
-    def _rope_theta(self, folder: Path) -> float:
+    def rope_base(self, folder: Path) -> float:
         """Return the base of the rotary angles; they are not scaled here."""
         stated = {**(self.rope_scaling or {}), **(self.rope_parameters or {})}
         kind = stated.get("rope_type", stated.get("type", "default"))
@@ -92,6 +92,10 @@ class LlamaFamily(Family[LlamaShape]):
 
     name = "llama"
     title = "Llama"
+    shapes: ClassVar[Mapping[str, type[Shape]]] = {
+        "llama": LlamaShape,
+        "llama-ungated": UngatedLlamaShape,
+    }
     has_stages = True
     last_norm = "model.norm.weight"
     matrices: ClassVar[Mapping[str, str]] = {
@@ -203,6 +207,7 @@ class LlamaFamily(Family[LlamaShape]):
 
     def check(self, shape: LlamaShape) -> None:
         """Refuse odd head sizes, and heads that cannot share keys and values."""
+        super().check(shape)
         heads = shape.num_attention_heads
         if shape.head_dim % 2:
             raise UsageError(
@@ -214,3 +219,6 @@ class LlamaFamily(Family[LlamaShape]):
                 f"--num-attention-heads {heads} cannot share {shape.num_key_value_heads} key-value "
                 f"heads: use a multiple of {shape.num_key_value_heads}"
             )
+
+
+FAMILIES = (LlamaFamily(),)

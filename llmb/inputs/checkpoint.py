@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from llmb.errors import UsageError
-from llmb.families import FAMILIES, family_of
-from llmb.inputs.checkpoint_config import check_shape, shape_of
+from llmb.families import family_of
+from llmb.inputs.checkpoint_config import check_shape, readable, shape_of
 from llmb.reference.shapes import Shape
 
 __all__ = ["Checkpoint", "open_checkpoint", "shape_of"]
@@ -94,8 +94,7 @@ def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
     """
     family = family_of(shape)
     if family.checkpoint is None or not getattr(shape, "gated", True):
-        known = " and ".join(name for name, one in FAMILIES.items() if one.checkpoint is not None)
-        raise UsageError(f"--weights works with workloads of the families {known} only")
+        raise UsageError(f"--weights works with workloads of the families {readable()} only")
     notes = check_shape(folder, shape)
     held = {family.stored_name(name): (name, file) for name, file in _stored(folder).items()}
     expected = family.parameter_sizes(shape)

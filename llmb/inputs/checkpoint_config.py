@@ -23,7 +23,14 @@ class _Kind(BaseModel):
     model_type: str
 
 
-_KINDS = {name: one.checkpoint for name, one in FAMILIES.items() if one.checkpoint is not None}
+#: The configuration of each family, by ``model_type``.
+_KINDS = {one.name: one.checkpoint for one in FAMILIES.values() if one.checkpoint is not None}
+
+
+def readable() -> str:
+    """Return the families of which llmb reads checkpoints. Example: "gpt2, llama and qwen3"."""
+    *others, last = _KINDS
+    return f"{', '.join(others)} and {last}"
 
 
 def shape_of(folder: Path) -> Shape:
@@ -76,8 +83,7 @@ def _read(folder: Path) -> HuggingFaceConfig:
         kind = _Kind.model_validate_json(raw).model_type
         if kind not in _KINDS:
             raise UsageError(
-                f"--weights {str(folder)!r} is a {kind!r}: llmb reads weights of "
-                f"{' and '.join(_KINDS)}"
+                f"--weights {str(folder)!r} is a {kind!r}: llmb reads weights of {readable()}"
             )
         config: HuggingFaceConfig = _KINDS[kind].model_validate_json(raw)
     except ValidationError as error:

@@ -53,6 +53,10 @@ _LOGITS, _GATES = 1.0, 1.0  # standard deviations
 _NEAR_ZERO, _NEAR_ZERO_FP16 = 2.0**-16, 2.0**-6
 #: Fewest targets of BERT's probe: in a short sequence the share of training would be too few.
 _TARGETS = 32
+#: Gain of the last norm in the channels of triples, where one parameter is embedding and head.
+_APART = 2.0**-6
+#: Gain of a normed query: scores then vary as those of the other families do.
+_QUERY_GAIN = 2.0
 _STRAIGHT = 8.0  # above 8, GELU(x) is x; below -8, GELU(x) is 0: both to within 2^-40
 
 
@@ -90,7 +94,10 @@ class Pairs:
         family, matrices = self._family, self._family.matrices(name)
         if not matrices:
             # A gain is 1. A bias is 0, and unknown matrices are 0, too.
+            if family.shared and name == family.family.last_norm:
+                return self._gains_of_shared(like)
             gain = self._last_gain if name == family.last_gain else 1.0
+            gain = _QUERY_GAIN if family.is_query_norm(name) else gain
             silent = name.endswith(".bias") or like.dim() > 1
             return torch.full(like.shape, 0.0 if silent else gain, dtype=torch.float32)
         value = family.first_half(matrices[0][0], like)
@@ -125,8 +132,21 @@ class Pairs:
             value[:, plus], value[:, minus] = alpha + phi, alpha - phi
             value[:, middle], value[:, difference] = alpha, phi
 
+    def _gains_of_shared(self, like: Tensor) -> Tensor:
+        """Return gains with which a state of the input adds next to nothing to an input word.
+
+        Of five equal channels the head reads the first two.
+        """
+        gains = torch.ones(like.shape)
+        for column, gain in enumerate((1.0, 1.0, -1.0, -1.0, 0.0)):
+            gains[self._groups[:, column]] = gain
+        gains[self._at.triples.flatten()] = _APART
+        return gains
+
     def _head(self, value: Tensor, _: int) -> None:
         made, half, words = self._generator("head"), len(value) // 2, len(value)
+        embedding = value[:half].clone()  # zeros, unless the parameter is shared
+        value.zero_()
         scale = power(_LOGITS / (2 * A * self._at.deviation))
         weights = self._weights((words, len(self._groups)), made)
         fine = self._fine(weights.shape, made)
@@ -147,6 +167,7 @@ class Pairs:
         for back in every:
             signs = self._signs(half, len(back), made) * min(1.0, power(_LOGITS / size))
             value[:half, back[:, 0]] = value[:half, back[:, 1]] = signs
+        value[:half] += embedding
 
     def _transform(self, value: Tensor, _: int) -> None:
         """Pass each channel through, except some channels that the head does not read.
@@ -195,7 +216,7 @@ class Pairs:
         """Make queries or keys: ``usual`` times a common vector, in one head ``exchanged`` times.
 
         Example: queries of 3 and keys of 5 times a vector give the scores of queries of 5 and keys
-        of 3.
+        of 3. Norms of heads would make both alike: see ``_counts``.
         """
         made, width = self._generator(f"{layer}/{kind}"), self._shape.head_dim
         scale = self._at.scale_of_scores
@@ -206,18 +227,35 @@ class Pairs:
         silent = self._at.silent.get((kind, layer))
         sizes = self._weights((width,), made) * scale
         shift = self._fine((width,), made) * scale
+        if self._family.normed:  # a channel after the other in its half: equal, but for the counts
+            for each in (signs, base):
+                each[1::2] = each[::2]
         for role, head in self._at.roles(layer).items():
             rows = value[self._at.block(kind, head)]
             if role == "even":  # no scores: the head attends to all tokens alike
                 continue
-            for column in range(exchanged if role == "exchanged" else usual):
-                rows[:, self._groups[:, column]] = signs * base
+            counts = self._counts(exchanged if role == "exchanged" else usual)
+            for column in range(IN_GROUP):
+                rows[:, self._groups[:, column]] = signs * base * (counts > column)
             if role == kind:
                 for column, by in enumerate((fine, more, -fine - more)):
-                    rows[:, self._groups[:, column]] = signs * (base + by)
+                    rows[:, self._groups[:, column]] = signs * (base + by) * (counts > column)
             if role in ("base", "equal") and silent is not None:
                 rows[:, silent[0, 0]] = sizes + (shift if role == "base" else -shift)
                 rows[:, silent[0, 1]] = sizes
+
+    def _counts(self, times: int) -> Tensor:
+        """Return how many channels of a group a row of queries or keys adds up, ``[rows, 1]``.
+
+        Without norms of heads it is ``times`` in each row, 3 or 5. With norms 3 stands for 4 and 3,
+        and 5 for 5 and 0, in even and odd rows: 4^2 + 3^2 = 5^2, so that the norm divides both by
+        the same, and each score is 4 x 5 times the sum over even rows. Rows that are rotated
+        together have one count, and even and odd rows equal sizes.
+        """
+        width = self._shape.head_dim
+        if not self._family.normed:
+            return torch.full((width, 1), times)
+        return torch.tensor((4, 3) if times == 3 else (5, 0)).repeat(width // 2)[:, None]
 
     def _values(self, value: Tensor, layer: int) -> None:
         made, groups = self._generator(f"{layer}/v"), len(self._groups)

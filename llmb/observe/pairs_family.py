@@ -6,6 +6,10 @@ first half with the sign flipped. The means of activations and of gradients are 
 probe is laid out in the first half. GPT-2 and BERT also use the word embedding as the head:
 position vectors distinguish tokens, and the head is read in words that are not in the input.
 
+Qwen3 with a tied head has no position vectors: one parameter is embedding and head. Rows of the
+lower half of the vocabulary are the embedding, the other rows the head. Qwen3 norms each head of
+queries and keys: vectors that differ in size alone are equal after the norm.
+
 BERT has an additional matrix between the last norm and the head, the "transform", followed by GELU
 and a norm. BERT's pooler, sentence-order head and token types are zero.
 """
@@ -53,6 +57,16 @@ class PairsFamily:
         return self.family.tied
 
     @property
+    def shared(self) -> bool:
+        """Whether one parameter is the only embedding and the head."""
+        return self.tied and self.name("embedding", 0) == self.name("head", 0)
+
+    @property
+    def normed(self) -> bool:
+        """Whether the queries and keys of a head are normed."""
+        return self.family.query_norm is not None
+
+    @property
     def transformed(self) -> bool:
         """Whether a matrix, GELU and a norm stand between the last norm and the head."""
         return TRANSFORM in self.family.matrices
@@ -92,6 +106,11 @@ class PairsFamily:
         """The output channels of each branch, by kind and layer of the branch's last matrix."""
         named = probes.channels(replace(self.shape, hidden_size=self.hidden))
         return {self._matrices[name][0]: channels for name, channels in named.items()}
+
+    def is_query_norm(self, name: str) -> bool:
+        """Tell whether ``name`` is the gain of the norm of a query head."""
+        path = self.family.query_norm
+        return path is not None and name.endswith(path.rpartition("{}")[2])
 
     def name(self, kind: str, layer: int) -> str:
         """Return the parameter that holds a matrix."""

@@ -50,6 +50,8 @@ def obstacle(shape: Shape) -> str | None:
         return (
             f"the probe needs an even number of hidden channels, the model has {shape.hidden_size}"
         )
+    if family.normed and shape.head_dim % 4:
+        return f"the probe needs heads of a multiple of 4 channels, the model has {shape.head_dim}"
     need = (
         (shape.num_attention_heads, _HEADS, "attention heads"),
         (shape.head_dim, _SINGLE_VALUES + _EQUAL_VALUES, "channels in a head"),

@@ -9,7 +9,9 @@ softmax sharp; the gradients then show how exactly the logits were computed.
 
 Where norms subtract the mean, the mean would hide faint values: embeddings then come in pairs of
 opposite channels, with mean zero. Where the head is also an embedding, the output of a branch shows
-in the rows of tokens that are not in the input.
+in the rows of tokens that are not in the input. Where the head is the only embedding (Qwen3), a
+state is its token's own row: the last norm's gain has alternating signs there, or the logit of that
+token would dwarf all others.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ BRANCHES, HEAD = "branches", "head"
 PROBES = (BRANCHES, HEAD)
 
 #: Branches are 2**-12 times as large as the embedding: far below the embedding's rounding, and
-#: exact in every binary format. Where a mean is subtracted, 2**-6 stays above the rounding of the
-#: mean in float32. FP16 cannot represent gradients that small.
-_FAINT, _FAINT_CENTRED = 12, 6
+#: exact in every binary format. 2**-6 stays above the rounding of a mean in float32, and above a
+#: tied head's own values in the channels. FP16 cannot represent gradients that small.
+_FAINT, _FAINT_TIED = 12, 6
 _FAINT_FP16 = 0
 #: Scale of the branches' channels in an embedding that is also the head.
 _QUIET = 2.0**-8
@@ -91,9 +93,9 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
     gain = 2.0 ** round(math.log2(_SHARP / present))
     found: dict[str, Callable[[Tensor], Tensor]] = {
         **dict.fromkeys((*model.out, *model.biases), torch.zeros_like),
-        family_of(shape).last_norm: lambda value: torch.full_like(value, gain),
+        family_of(shape).last_norm: lambda value: _gain(value, gain, model),
     }
-    if model.tied and model.between is None:
+    if model.tied and model.between is None:  # Qwen3 has no other embedding
         # Otherwise the state is mostly the token's own vector, and that logit dwarfs all others.
         found |= dict.fromkeys(model.embeddings, lambda value: value * _LOUD)
     return found
@@ -101,13 +103,13 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
 
 def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]:
     model, own, is_fp16 = parts(shape), channels(shape), dtype == "float16"
-    power = _FAINT_CENTRED if model.centred else _FAINT
+    power = _FAINT_TIED if model.tied else _FAINT
     faint = 2.0 ** -(_FAINT_FP16 if is_fp16 else power)
     straight = _STRAIGHT_FP16 if is_fp16 else _STRAIGHT
     kept = {name: own.get(name) for name in model.out}
     kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
     found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
-    found[family_of(shape).last_norm] = torch.ones_like
+    found[family_of(shape).last_norm] = lambda value: _gain(value, 1.0, model)
     if not own:
         return found
     first = min(c.first for c in own.values())
@@ -119,6 +121,13 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
     if model.between is not None:
         found[model.between] = lambda value: (torch.eye(len(value)) * straight).to(value)
     return found
+
+
+def _gain(value: Tensor, size: float, model: ProbeParts) -> Tensor:
+    gain = torch.full_like(value, size)
+    if model.tied and not model.embeddings:
+        gain[1::2] = -size
+    return gain
 
 
 def _scaled_from(first: int, scale: float, *, centred: bool) -> Callable[[Tensor], Tensor]:

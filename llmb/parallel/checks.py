@@ -57,8 +57,9 @@ def _thunder(request: RunRequest, shape: Shape) -> Iterator[str]:
 def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:
     mesh, count = request.parallelism, request.accumulate
     pp, schedule = f"--pp {mesh.pp}", f"--schedule {mesh.schedule}"
-    if not family_of(shape).has_stages:
-        yield f"{pp} cuts Llama models into stages, no others: use --dp-shard"
+    family = family_of(shape)
+    if not family.has_stages:
+        yield f"{pp} cuts no {family.title} models into stages: use --dp-shard"
         return
     if request.executor != "eager":
         yield f"{pp} runs with --executor eager"

@@ -111,6 +111,7 @@ def _styles(how: Parallelism) -> dict[Slice, ParallelStyle]:
             desired_input_layouts=(Shard(1),) * 3,
             use_local_output=True,
         ),
+        Slice.NORM_OF_HEADS: SequenceParallel(sequence_dim=2, use_local_output=True),
         Slice.ROWS: RowwiseParallel(output_layouts=among, use_local_output=local),
         Slice.WORDS: RowwiseParallel(
             input_layouts=whole, output_layouts=among, use_local_output=local

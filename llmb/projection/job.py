@@ -28,6 +28,8 @@ class Model:
     gated: bool
     vocabulary: int
     sequence: int
+    #: Channels of all query heads together; None: as many as hidden channels.
+    queries: int | None = None
 
     @classmethod
     def of(cls, shape: Shape) -> Model:
@@ -43,6 +45,7 @@ class Model:
             gated=family.is_gated(shape),
             vocabulary=shape.vocab_size,
             sequence=shape.sequence_length,
+            queries=heads * shape.head_dim,
         )
 
     @property
@@ -51,9 +54,14 @@ class Model:
         return 2 if self.gated else 1
 
     @property
+    def width(self) -> int:
+        """Channels of all query heads together. Example: 2,048 of qwen3-0.6b, whose d is 1,024."""
+        return self.hidden if self.queries is None else self.queries
+
+    @property
     def layer_parameters(self) -> float:
-        """Parameters of one layer's matrices: ``(2 + 2 kv) d^2 + (2 or 3) d f``."""
-        attention = (2 + 2 * self.kv_share) * self.hidden**2
+        """Parameters of one layer's matrices: ``(2 + 2 kv) w d + (2 or 3) d f``, w the width."""
+        attention = (2 + 2 * self.kv_share) * self.hidden * self.width
         return attention + (self.up_matrices + 1) * self.hidden * self.intermediate
 
     @property

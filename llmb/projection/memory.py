@@ -91,7 +91,7 @@ def _layer(job: Job) -> float:
     model = job.model
     # Inputs of both norms, and of attention and feed-forward.
     whole = 8 * model.hidden / (job.tp if job.sequence_parallel else 1)
-    attention = 2 * model.hidden * (1 + 2 * model.kv_share) + 2 * model.hidden
+    attention = 2 * model.width * (1 + 2 * model.kv_share) + 2 * model.width
     network = 2 * model.intermediate * (model.up_matrices + 1)
     scores = 0.0
     if not job.fused_attention and job.recompute == "none":

@@ -200,8 +200,8 @@ def _layer_products(job: Job, tokens: float, rates: _DeviceRates) -> _Passes:
     model, hidden = job.model, job.model.hidden
     inner = model.intermediate / job.tp
     found = [
-        rates.product(tokens, hidden, (1 + 2 * model.kv_share) * hidden / job.tp),
-        rates.product(tokens, hidden / job.tp, hidden),
+        rates.product(tokens, hidden, (1 + 2 * model.kv_share) * model.width / job.tp),
+        rates.product(tokens, model.width / job.tp, hidden),
         *[rates.product(tokens, hidden, inner)] * model.up_matrices,
         rates.product(tokens, inner, hidden),
     ]
@@ -212,7 +212,7 @@ def _attention(job: Job, rates: _DeviceRates) -> _Passes:
     """Return attention's times: fused kernels skip the masked half, stored scores do not."""
     model = job.model
     square = job.micro_batch * model.sequence**2
-    flops = 4 * square * model.hidden / job.tp
+    flops = 4 * square * model.width / job.tp
     if job.fused_attention:
         forward = flops / 2 / rates.attention
         return _Passes(forward, 2.5 * forward)

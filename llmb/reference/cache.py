@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .attention import CausalAttention
-from .shapes import BertShape, LlamaShape, Shape
+from .shapes import BertShape, Shape
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,7 @@ def empty_cache(
     ``dtype`` is that of the keys the model makes: that of its weights, or autocast's.
     """
     assert not isinstance(shape, BertShape), "it sees the tokens that come after, too"
-    heads = shape.num_attention_heads
-    if isinstance(shape, LlamaShape):
-        heads = shape.num_key_value_heads
+    heads = getattr(shape, "num_key_value_heads", shape.num_attention_heads)
     size = (batch_size, heads, length, shape.head_dim)
 
     def tensors() -> tuple[Tensor, ...]:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from .bert import Bert
-from .gpt2 import Gpt2
-from .llama import Llama
-from .shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from .shapes import Shape
+
+#: Families with the shape in a file of their own: ``qwen3_shape.py`` is the shape of ``qwen3.py``.
+_LATER = sorted(path.stem for path in Path(__file__).parent.glob("*_shape.py"))
+#: Every model's module by its name, imported here: before the code of any plugin runs.
+_MODULES = {
+    name: import_module(f".{name}", __package__)
+    for name in ("bert", "gpt2", "llama", *(stem.removesuffix("_shape") for stem in _LATER))
+}
 
 
 def model_of(shape: Shape) -> nn.Module:
     """Return the model of ``shape`` with torch's own initial values, on the default device."""
-    if isinstance(shape, LlamaShape):
-        return Llama(shape)
-    if isinstance(shape, Gpt2Shape):
-        return Gpt2(shape)
-    assert isinstance(shape, BertShape)
-    return Bert(shape)
+    module, _, name = shape.model.partition(".")
+    model: nn.Module = getattr(_MODULES[module], name)(shape)
+    return model
 
 
 def blocks_of(model: nn.Module, shape: Shape) -> Iterable[nn.Module]:
@@ -31,12 +35,7 @@ def blocks_of(model: nn.Module, shape: Shape) -> Iterable[nn.Module]:
     Raises:
         AttributeError: it is another model.
     """
-    path = "bert.encoder.layer"
-    if isinstance(shape, LlamaShape):
-        path = "model.layers"
-    elif isinstance(shape, Gpt2Shape):
-        path = "transformer.h"
-    return model.get_submodule(path).children()
+    return model.get_submodule(shape.blocks).children()
 
 
 def initial_value(name: str, size: torch.Size, seed: int, shape: Shape) -> Tensor:
@@ -52,7 +51,7 @@ def initial_value(name: str, size: torch.Size, seed: int, shape: Shape) -> Tenso
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
     value = torch.empty(size).normal_(0.0, shape.initializer_range, generator=generator)
-    padding = shape.padding_idx if isinstance(shape, LlamaShape) else None
+    padding = getattr(shape, "padding_idx", None)
     if padding is not None and name.endswith("embed_tokens.weight"):
         value[padding] = 0.0
     return value

@@ -1,17 +1,50 @@
-"""The sizes of every model family, in Hugging Face's names. No torch: everybody may import it."""
+"""The sizes of model families, in Hugging Face's names. No torch: everybody may import it.
+
+A family added later has a file of its own, such as ``qwen3_shape.py``: a change here would change
+the digest of every family (docs/adr/0064).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Union
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
-class LlamaShape:
+class Shape:
+    """The sizes that every family has. A subclass has a default for each, and sizes of its own."""
+
+    #: The model's file in this folder and its class, and the path of its blocks.
+    model: ClassVar[str]
+    blocks: ClassVar[str]
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    sequence_length: int
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation of the matrices as they start."""
+        raise NotImplementedError
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+@dataclass(frozen=True)
+class LlamaShape(Shape):
     """Sizes and constants that define one Llama-family function.
 
     The defaults are llama-1.4b, the fixed workload of the benchmark.
     """
+
+    model: ClassVar[str] = "llama.Llama"
+    blocks: ClassVar[str] = "model.layers"
 
     vocab_size: int = 32000
     hidden_size: int = 3200
@@ -27,11 +60,6 @@ class LlamaShape:
     #: Whether the feed-forward is SwiGLU, with three matrices.
     gated: ClassVar[bool] = True
 
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
-
 
 @dataclass(frozen=True)
 class UngatedLlamaShape(LlamaShape):
@@ -41,12 +69,15 @@ class UngatedLlamaShape(LlamaShape):
 
 
 @dataclass(frozen=True)
-class Gpt2Shape:
+class Gpt2Shape(Shape):
     """Sizes and constants that define one GPT-2-family function; the defaults are GPT-2 small's.
 
     Every position has a learned vector, so a sequence is as long as ``max_position_embeddings`` at
     most.
     """
+
+    model: ClassVar[str] = "gpt2.Gpt2"
+    blocks: ClassVar[str] = "transformer.h"
 
     vocab_size: int = 50304
     hidden_size: int = 768
@@ -58,19 +89,17 @@ class Gpt2Shape:
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
 
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
-
 
 @dataclass(frozen=True)
-class BertShape:
+class BertShape(Shape):
     """Sizes and constants that define one BERT-family function; the defaults are BERT base's.
 
     A sequence is as long as ``max_position_embeddings`` at most, and holds two sentences, which
     ``type_vocab_size`` tells apart.
     """
+
+    model: ClassVar[str] = "bert.Bert"
+    blocks: ClassVar[str] = "bert.encoder.layer"
 
     vocab_size: int = 64000
     hidden_size: int = 768
@@ -84,19 +113,3 @@ class BertShape:
     initializer_range: float = 0.02
     #: Dropout of embeddings, attention weights and both branches of a layer.
     dropout: float = 0.1
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-
-Shape = Union[LlamaShape, Gpt2Shape, BertShape]  # noqa: UP007  (evaluated on Python 3.10, too)
-
-#: Every family of models by its name.
-FAMILIES: dict[str, type[Shape]] = {
-    "llama": LlamaShape,
-    "llama-ungated": UngatedLlamaShape,
-    "gpt2": Gpt2Shape,
-    "bert": BertShape,
-}

@@ -16,7 +16,7 @@ from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle
 from llmb.records.finding import Status
 from llmb.records.run_record import RunRecord
-from llmb.submission.parameters import Parameters, is_tied, outputs_of, parameters_of
+from llmb.submission.official import MATRICES, Parameters, parameters_of
 from llmb.submission.rejudge import load
 
 #: Rules of runs with evidence that does not name the run, and with records without bits of fences.
@@ -85,12 +85,12 @@ class ExpectedModel:
             return 1, 1
         if what.startswith("out/"):
             matrix, layers = what.removeprefix("out/"), max(1, self.sizes["num_hidden_layers"])
-            if matrix not in self.parameters or not matrix.endswith(outputs_of(self.family)):
+            if matrix not in self.parameters or not matrix.endswith(MATRICES[self.family].outputs):
                 return None
             width = self.sizes["hidden_size"] // (4 * layers)
             count = min(most, width * self.sizes["vocab_size"])
             # A tied head's sketch has only the words that are not in the input.
-            return (0 if is_tied(self.family) else count), count
+            return (0 if MATRICES[self.family].tied else count), count
         if what not in self.parameters:
             return None
         count = min(most, math.prod(self.parameters[what]))

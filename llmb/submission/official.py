@@ -1,13 +1,25 @@
-"""The second path for sizes: the sizes of every official workload, written out again.
+"""The second path for models: sizes, names and products of every family, written out again.
 
-``llmb.workloads`` is not used. Sizes that a workload does not name have the family's default.
+Neither ``llmb.families`` nor ``llmb.workloads`` nor the reference is used. Sizes that a workload
+does not name have the family's default.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
+from llmb.errors import BundleRefusedError
+
 Shapes = dict[str, int | float | None]
+#: Parameter name -> shape, in the model's order.
+Parameters = dict[str, tuple[int, ...]]
+
+#: Most layers of a model with checked evidence. The largest official model has 128.
+_MOST_LAYERS = 4096
 
 DEFAULTS: dict[str, Shapes] = {
     "llama": {
@@ -47,8 +59,23 @@ DEFAULTS: dict[str, Shapes] = {
         "initializer_range": 0.02,
         "dropout": 0.1,
     },
+    "qwen3": {
+        "vocab_size": 151936,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "sequence_length": 4096,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "initializer_range": 0.02,
+        "padding_idx": None,
+        "head_dim": 128,
+    },
 }
 DEFAULTS["llama-ungated"] = DEFAULTS["llama"]
+DEFAULTS["qwen3-tied"] = DEFAULTS["qwen3"]
 
 
 class OfficialConstants(NamedTuple):
@@ -83,6 +110,10 @@ def _sizes(*sizes: int) -> Shapes:
 
 def _llama(*sizes: int, **other: float | None) -> Shapes:
     return {**DEFAULTS["llama"], "padding_idx": None, **_sizes(*sizes), **other}
+
+
+def _qwen3(*sizes: int) -> Shapes:
+    return {**DEFAULTS["qwen3"], **_sizes(*sizes)}
 
 
 def _tied(family: str, layers: int, heads: int, hidden: int, sequence: int, **other: int) -> Shapes:
@@ -148,4 +179,202 @@ OFFICIAL: dict[str, Official] = {
     "litgpt-generation": Official("llama", _llama(*_7B, 4096, **_LLAMA_2), FIXED),
     "litgpt-train": Official("llama", _llama(26, 32, 32, 3200, 8640, 2048), _SGD),
     "litgpt-fsdp": Official("llama", _llama(26, 32, 32, 3200, 8640, 2048), _SGD),
+    "qwen3-0.6b": Official("qwen3-tied", _qwen3(28, 16, 8, 1024, 3072, 4096), FIXED),
+    "qwen3-8b": Official("qwen3", _qwen3(36, 32, 8, 4096, 12288, 4096), FIXED),
+}
+
+
+def parameters_of(family: str, sizes: Mapping[str, int]) -> Parameters:
+    """Return every parameter of a model of ``family``, in the order of the model.
+
+    Args:
+        family: a name of ``DEFAULTS``, such as "gpt2".
+        sizes: the whole numbers among the record's ``workload.shapes``.
+
+    Example: of llama-1.4b ``model.layers.0.mlp.down_proj.weight`` is ``(3200, 6400)``, the second
+    last is ``model.norm.weight`` ``(3200,)``. A tied head is no parameter of its own: GPT-2 and
+    BERT have none.
+
+    Raises:
+        BundleRefusedError: the family is unknown, or has more layers than any benchmarked model.
+        KeyError: a size is missing.
+    """
+    if sizes["num_hidden_layers"] > _MOST_LAYERS:
+        raise BundleRefusedError(
+            f"{sizes['num_hidden_layers']} layers: no more than {_MOST_LAYERS} are checked"
+        )
+    if family not in MATRICES:
+        raise BundleRefusedError(f"nobody knows the parameters of family {family!r}")
+    return MATRICES[family].parameters(sizes)
+
+
+def parameter_count(family: str, sizes: Mapping[str, int]) -> int:
+    """Return the number of parameters of a model of any number of layers.
+
+    Raises:
+        BundleRefusedError, KeyError: as ``parameters_of``.
+    """
+    return sum(math.prod(shape) * count for _, shape, count in _counted(family, sizes))
+
+
+def products_of(family: str, sizes: Mapping[str, int]) -> Counter[tuple[int, int]]:
+    """Return (inputs, outputs) of a matrix -> number of multiplications per token.
+
+    Raises:
+        BundleRefusedError, KeyError: as ``parameters_of``.
+    """
+    found = Counter[tuple[int, int]]()
+    for name, shape, count in _counted(family, sizes):
+        if len(shape) == 2 and not name.endswith(MATRICES[family].idle):
+            found[shape[1], shape[0]] += count
+    return found
+
+
+def _counted(family: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Yield name, shape and number of each parameter: those of a layer as often as there are."""
+    outside = parameters_of(family, {**sizes, "num_hidden_layers": 0})
+    for name, shape in parameters_of(family, {**sizes, "num_hidden_layers": 1}).items():
+        yield name, shape, 1 if name in outside else sizes["num_hidden_layers"]
+
+
+def _of_llama(sizes: Mapping[str, int], *, gated: bool = True) -> Parameters:
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    head = hidden // sizes["num_attention_heads"]
+    queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
+    layer: Parameters = {
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        **({"mlp.gate_proj.weight": (inner, hidden)} if gated else {}),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+    return {
+        "model.embed_tokens.weight": (sizes["vocab_size"], hidden),
+        **_layers("model.layers", layer, sizes),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (sizes["vocab_size"], hidden),
+    }
+
+
+def _of_qwen3(sizes: Mapping[str, int], *, tied: bool = False) -> Parameters:
+    hidden, inner, head = sizes["hidden_size"], sizes["intermediate_size"], sizes["head_dim"]
+    queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
+    layer: Parameters = {
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "self_attn.q_norm.weight": (head,),
+        "self_attn.k_norm.weight": (head,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+    embedding = (sizes["vocab_size"], hidden)
+    return {
+        "model.embed_tokens.weight": embedding,
+        **_layers("model.layers", layer, sizes),
+        "model.norm.weight": (hidden,),
+        **({} if tied else {"lm_head.weight": embedding}),
+    }
+
+
+def _of_gpt2(sizes: Mapping[str, int]) -> Parameters:
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    layer = {
+        **_norm("ln_1", hidden),
+        **_linear("attn.c_attn", hidden, 3 * hidden),
+        **_linear("attn.c_proj", hidden, hidden),
+        **_norm("ln_2", hidden),
+        **_linear("mlp.c_fc", hidden, inner),
+        **_linear("mlp.c_proj", inner, hidden),
+    }
+    return {
+        "transformer.wte.weight": (sizes["vocab_size"], hidden),
+        "transformer.wpe.weight": (sizes["max_position_embeddings"], hidden),
+        **_layers("transformer.h", layer, sizes),
+        **_norm("transformer.ln_f", hidden),
+    }
+
+
+def _of_bert(sizes: Mapping[str, int]) -> Parameters:
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    layer = {
+        **_norm("attention.ln", hidden),
+        **_linear("attention.self.query", hidden, hidden),
+        **_linear("attention.self.key", hidden, hidden),
+        **_linear("attention.self.value", hidden, hidden),
+        **_linear("attention.output.dense", hidden, hidden),
+        **_norm("ln", hidden),
+        **_linear("intermediate.dense", hidden, inner),
+        **_linear("output.dense", inner, hidden),
+    }
+    embeddings = "bert.embeddings"
+    return {
+        f"{embeddings}.word_embeddings.weight": (sizes["vocab_size"], hidden),
+        f"{embeddings}.position_embeddings.weight": (sizes["max_position_embeddings"], hidden),
+        f"{embeddings}.token_type_embeddings.weight": (sizes["type_vocab_size"], hidden),
+        **_layers("bert.encoder.layer", layer, sizes),
+        **_norm("bert.encoder.ln", hidden),
+        **_linear("bert.pooler.dense", hidden, hidden),
+        "cls.predictions.bias": (sizes["vocab_size"],),
+        **_linear("cls.predictions.transform.dense", hidden, hidden),
+        **_norm("cls.predictions.transform.LayerNorm", hidden),
+        **_linear("cls.seq_relationship", hidden, 2),
+    }
+
+
+def _layers(path: str, layer: Parameters, sizes: Mapping[str, int]) -> Parameters:
+    numbers = range(sizes["num_hidden_layers"])
+    return {f"{path}.{n}.{name}": shape for n in numbers for name, shape in layer.items()}
+
+
+def _linear(name: str, inputs: int, outputs: int) -> Parameters:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def _norm(name: str, size: int) -> Parameters:
+    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
+
+
+class Matrices(NamedTuple):
+    """The parameters of a family, and facts about its matrices, by endings of names."""
+
+    parameters: Callable[[Mapping[str, int]], Parameters]
+    #: The two matrices that end a layer's branches.
+    outputs: tuple[str, str]
+    #: Matrices that no token is multiplied by, or one token of a sequence.
+    idle: tuple[str, ...]
+    #: Whether the token embedding also makes the logits.
+    tied: bool = False
+
+
+_LLAMA_OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+MATRICES = {
+    "llama": Matrices(_of_llama, _LLAMA_OUTPUTS, ("embed_tokens.weight",)),
+    "llama-ungated": Matrices(
+        partial(_of_llama, gated=False), _LLAMA_OUTPUTS, ("embed_tokens.weight",)
+    ),
+    "gpt2": Matrices(
+        _of_gpt2, ("attn.c_proj.weight", "mlp.c_proj.weight"), ("wpe.weight",), tied=True
+    ),
+    "bert": Matrices(
+        _of_bert,
+        ("attention.output.dense.weight", "output.dense.weight"),
+        (
+            "position_embeddings.weight",
+            "token_type_embeddings.weight",
+            "pooler.dense.weight",
+            "seq_relationship.weight",
+        ),
+        tied=True,
+    ),
+    "qwen3": Matrices(_of_qwen3, _LLAMA_OUTPUTS, ("embed_tokens.weight",)),
+    "qwen3-tied": Matrices(partial(_of_qwen3, tied=True), _LLAMA_OUTPUTS, (), tied=True),
 }

@@ -65,8 +65,8 @@ def _document(record: RunRecord) -> str | None:
     for document in ("alcf", "nemo", "nanotron", "litgpt", "gpt-bench"):
         if name.startswith(document + "-"):
             return document
-    ladder = ("llama-1.4b", "llama-410m", "llama-128m", "llama-45m")
-    return "gpt-bench" if name in ladder else "llm-train-bench"
+    same = name.startswith(("gpt2-", "llama-2-", "llama-3.1-"))
+    return "llm-train-bench" if same else "gpt-bench"
 
 
 def _expected(record: RunRecord) -> Iterator[Expected]:

@@ -12,7 +12,15 @@ from llmb.config import FP32, AuditMode
 from llmb.records.ceiling import Ceiling
 from llmb.records.run_record import RunRecord
 from llmb.submission.comparison import RecordComparison
-from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
+from llmb.submission.official import (
+    DEFAULTS,
+    FIXED,
+    OFFICIAL,
+    Official,
+    Shapes,
+    parameter_count,
+    products_of,
+)
 
 _OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
 _LEAST_WINDOW_NS, _MOST_WARMUP = 5_000_000_000, 20
@@ -47,7 +55,8 @@ def compare_workload(record: RunRecord, comparison: RecordComparison) -> None:
     sizes = {name: size for name, size in shapes.items() if isinstance(size, int)}
     positive = all(size > 0 for name, size in sizes.items() if name != "padding_idx")
     if comparison.require("config.shape_overrides", dict(overrides), positive, "at least 1 each"):
-        comparison.expect("workload.parameters", facts.parameters, _parameters(record, sizes))
+        count = parameter_count(facts.family, sizes)
+        comparison.expect("workload.parameters", facts.parameters, count)
         flops = _flops_per_token(record, sizes)
         comparison.expect("workload.flops_per_token", facts.flops_per_token, flops)
     _compare_tokens(record, sizes["sequence_length"], comparison)
@@ -134,60 +143,13 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
     comparison.require("waivers", record.waivers, bool(record.waivers) == debug, must)
 
 
-def _matrices(record: RunRecord, sizes: dict[str, int]) -> Counter[tuple[int, int]]:
-    """Return (inputs, outputs) of a matrix -> number of multiplications per token."""
-    hidden, inner, layers = (
-        sizes[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
-    )
-    family, once = record.workload.family, [(hidden, sizes["vocab_size"])]
-    if family.startswith("llama"):
-        head = hidden // sizes["num_attention_heads"]
-        queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
-        layer = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
-        layer += [(hidden, inner)] * (1 if family == "llama-ungated" else 2)
-    elif family == "gpt2":
-        layer = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner)]
-    else:
-        layer = [(hidden, hidden)] * 4 + [(hidden, inner)]
-        once.append((hidden, hidden))
-    layer.append((inner, hidden))
-    return Counter({product: n * layers for product, n in Counter(layer).items()}) + Counter(once)
-
-
-def _parameters(record: RunRecord, sizes: dict[str, int]) -> int:
-    hidden, vocabulary, layers = (
-        sizes[name] for name in ("hidden_size", "vocab_size", "num_hidden_layers")
-    )
-    matrices = sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
-    if record.workload.family.startswith("llama"):
-        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-        return matrices + layers * sum(norms.values()) + vocabulary * hidden + hidden
-    norms = {"first": 2 * hidden, "second": 2 * hidden}
-    biases = {
-        "queries, keys, values": 3 * hidden,
-        "attention out": hidden,
-        "in": sizes["intermediate_size"],
-        "out": hidden,
-    }
-    layer = sum(norms.values()) + sum(biases.values())
-    outside = {"positions": sizes["max_position_embeddings"] * hidden, "norm": 2 * hidden}
-    if record.workload.family == "bert":
-        outside |= {
-            "token types": sizes["type_vocab_size"] * hidden,
-            "pooler": hidden * hidden + hidden,
-            "transform, less its matrix": hidden + 2 * hidden,
-            "decoder": vocabulary,
-            "order": 2 * hidden + 2,
-        }
-    return matrices + layers * layer + sum(outside.values())
-
-
 def _flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
     """Return FLOPs per token, a multiply-add as two; a backward pass counts as two forwards."""
-    length, hidden = sizes["sequence_length"], sizes["hidden_size"]
-    width = hidden // sizes["num_attention_heads"] * sizes["num_attention_heads"]
+    length, heads = sizes["sequence_length"], sizes["num_attention_heads"]
+    width = heads * sizes.get("head_dim", sizes["hidden_size"] // heads)
     scores, mixing = 2 * length * width, 2 * length * width  # Q K^T over the full square; P V
-    products = 2 * sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
+    found = products_of(record.workload.family, sizes)
+    products = 2 * sum(k * n * count for (k, n), count in found.items())
     if record.config.mode.value == "generate":  # attention on the cache is not counted
         return products
     passes = 3 if record.config.mode.value == "train" else 1
@@ -234,7 +196,7 @@ def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
     return {
         (direction, rows, k, n): count
         for direction in ("forward", *(("grad_input", "grad_weight") if trains else ()))
-        for (k, n), count in _matrices(record, sizes).items()
+        for (k, n), count in products_of(family, sizes).items()
     }
 
 

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError, did_you_mean
-from llmb.families import family_of
-from llmb.reference.shapes import FAMILIES, Shape
+from llmb.families import SHAPES, family_of
+from llmb.reference.shapes import Shape
 from llmb.workloads.table import LADDER, WORKLOADS
 from llmb.workloads.workload import Workload
 
@@ -90,9 +90,9 @@ def define(name: str, definition: Definition) -> Workload:
         raise UsageError(f"workload {name!r}: a name may hold letters, digits and . _ - only")
     sizes = dict(definition)
     family = sizes.pop("family", None)
-    if family not in FAMILIES:
-        raise UsageError(f"workload {name!r}: family {family!r} is none of {', '.join(FAMILIES)}")
-    kind = FAMILIES[str(family)]
+    if family not in SHAPES:
+        raise UsageError(f"workload {name!r}: family {family!r} is none of {', '.join(SHAPES)}")
+    kind = SHAPES[str(family)]
     known = [field.name for field in fields(kind)]
     unknown = sorted(sizes.keys() - set(known))
     if unknown:
@@ -125,12 +125,6 @@ def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:
 
 
 def _check(shape: Shape) -> None:
-    heads, hidden = shape.num_attention_heads, shape.hidden_size
-    if hidden % heads:
-        raise UsageError(
-            f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}: "
-            "change one of them"
-        )
     family_of(shape).check(shape)
     if shape.sequence_length < 2:
         raise UsageError("--sequence-length 1 leaves no next token to predict: use at least 2")

@@ -51,15 +51,17 @@ def alcf_fom(shape: Shape) -> float:
 def megatron(shape: Shape, *, recompute: bool) -> float:
     """Return the FLOPs of Megatron-DeepSpeed's throughput calculator, without its integer bug.
 
-    The forward pass has ``L ((1 + 2 / g + 1) d^2 + 2 s d + m F d) + V d`` multiply-adds, for g
-    query heads per key-value head and m matrices of the feed-forward. The backward pass counts
-    twice the forward pass. Recomputation adds a forward pass. A multiply-add is two FLOPs. (The
-    original divides 2 by g in whole numbers: from g = 3 on, keys and values count zero.)
+    The forward pass has ``L ((1 + 2 / g + 1) d w + 2 s w + m F d) + V d`` multiply-adds, for g
+    query heads per key-value head, m matrices of the feed-forward, and heads of w channels together
+    (d, unless heads have a size of their own). The backward pass counts twice the forward pass.
+    Recomputation adds a forward pass. A multiply-add is two FLOPs. (The original divides 2 by g in
+    whole numbers: from g = 3 on, keys and values count zero.)
     """
     hidden, length = shape.hidden_size, shape.sequence_length
     family = family_of(shape)
     kv, matrices = family.key_value_heads(shape), 3 if family.is_gated(shape) else 2
-    layer = (2 + 2 * kv / shape.num_attention_heads) * hidden**2 + 2 * length * hidden
+    width = shape.num_attention_heads * shape.head_dim
+    layer = (2 + 2 * kv / shape.num_attention_heads) * hidden * width + 2 * length * width
     layer += matrices * shape.intermediate_size * hidden
     forward = shape.num_hidden_layers * layer + shape.vocab_size * hidden
     return 2 * (4 if recompute else 3) * forward

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmb.config import OFFICIAL_WORKLOAD, Mode
+from llmb.reference.qwen3_shape import Qwen3Shape, TiedQwen3Shape
 from llmb.reference.recipe import Optimizer, Recipe
 from llmb.reference.shapes import (
     BertShape,
@@ -71,6 +72,9 @@ _ALCF_1T_README = replace(
     _ALCF_1T, hidden_size=25872, num_attention_heads=132, num_key_value_heads=132
 )
 _BERT = BertShape()
+_QWEN3_600M = TiedQwen3Shape(
+    hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16
+)
 
 # -- how the originals train ----------------------------------------------------------------------
 
@@ -118,6 +122,7 @@ _BERT_HEADS = "the pooler and the sentence-order head are included; so are token
 _BERT_BATCH = "the document prints global batch sizes 8092 and 8096; the configuration says 8192"
 _BERT_DROPOUT = "dropout 0.1 as in the original; the audit looks at the model with dropout off"
 
+_QWEN3 = "sizes of the published configuration; sequences of 4,096 as in most of its pretraining"
 _HUNDRED = "the original draws tokens below 100 only; here from the whole vocabulary"
 
 
@@ -347,5 +352,7 @@ WORKLOADS: dict[str, Workload] = {
             world_size=2,
             notes=(_POSITIONS, _NORMS, _HUNDRED),
         ),
+        Workload("qwen3-0.6b", _QWEN3_600M, "llmb", notes=(_QWEN3,)),
+        Workload("qwen3-8b", Qwen3Shape(), "llmb", notes=(_QWEN3,)),
     )
 }

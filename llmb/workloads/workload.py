@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmb.config import GenerateScope, Mode, RunConfig
+from llmb.families import SHAPES
 from llmb.reference.recipe import OFFICIAL_RECIPE, Recipe
-from llmb.reference.shapes import FAMILIES, Shape
+from llmb.reference.shapes import Shape
 
 Document = Literal["gpt-bench", "llmb", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
 
-#: The source documents by short name; "llmb" stands for llmb's own sizes.
+#: The source documents by short name; "llmb" stands for llmb's own choice.
 DOCUMENTS: dict[Document, str] = {
     "gpt-bench": "Large Language Modeling Benchmark (gpt-bench)",
-    "llmb": "smaller sizes of llama-1.4b, llmb's own",
+    "llmb": "smaller sizes of llama-1.4b, and models of no document",
     "alcf": "1T Large Language Model Training (ALCF)",
     "nanotron": "Scandinavian LM on Leonardo, Nanotron",
     "nemo": "Scandinavian LM on Leonardo, NeMo",
@@ -51,8 +52,8 @@ class Workload:
 
     @property
     def family(self) -> str:
-        """The kind of model, a name of ``FAMILIES``."""
-        return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
+        """The kind of model, a name of ``SHAPES``."""
+        return next(name for name, kind in SHAPES.items() if kind is type(self.shape))
 
     def otherwise(self, config: RunConfig) -> tuple[str, ...]:
         """Return the options of ``config`` that make its step differ from the original's step."""

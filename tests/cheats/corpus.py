@@ -84,6 +84,8 @@ def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = Fals
 _FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
 _GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
 _LOGITS = ("E1", "G1", "P1")
+#: With a tied head, heads of a size of their own, and few words: qwen3-0.6b has 151,936.
+_QWEN3 = '--workload={"name":"qwen3-small","family":"qwen3-tied","vocab_size":4096,"head_dim":32}'
 #: Of two layers late copies of weights can be off by less than L1 allows: 2.5 and 2.7 honest errors
 #: in two runs of four. Of six layers they were 7 to 11 in three runs.
 _DEEPER = ("--num-hidden-layers=6",)
@@ -177,6 +179,13 @@ CHEATS = (
         ("attention_expanded", "11 25", "E1"),
         ("scores_without_input_gradient", "11 15", "E1"),
         ("norm_without_projection", "11 29", "E1 L1"),
+        Cheat(
+            "query_norm_left_out",
+            FUNCTION,
+            (29,),
+            ("E1", "E2", "L1", "P1"),
+            flags=(_QWEN3,),
+        ),
         ("dropout", "31", "E1 E2 L1 P1"),
         ("label_smoothing", "31", "E2 P1"),
         _unseen("z_loss", FUNCTION, "31", _NOISE, border=True),

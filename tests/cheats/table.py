@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmb.cli.run import workload_of
 from tests.cheats import runner
 from tests.cheats.corpus import CHEATS, GROUPS, REFUSED, TWINS, Cheat
 from tests.cheats.forgeries import FORGERIES
@@ -51,7 +52,8 @@ def _cheat(cheat: Cheat) -> str:
     else:
         caught = f"{' '.join(cheat.rules)}: {cheat.outcome}"
     name = cheat.plugin if cheat.precision == "BF16" else f"{cheat.plugin}, {cheat.precision}"
-    name += "".join(f", {flag.split('=')[1]}" for flag in cheat.flags if "workload" in flag)
+    workloads = [flag.partition("=")[2] for flag in cheat.flags if "workload" in flag]
+    name += "".join(f", {workload_of(one)[0]}" for one in workloads)
     return _row(name, runner.act(cheat.plugin), caught, cheat.acts)
 
 

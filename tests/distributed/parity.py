@@ -39,6 +39,7 @@ from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
+from llmb.reference.qwen3_shape import Qwen3Shape, TiedQwen3Shape
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 from llmb.reference.train_loop import Step, train_loop
 
@@ -51,6 +52,8 @@ LLAMA = LlamaShape(
     num_key_value_heads=8,
     sequence_length=32,
 )
+#: Heads of 16 where hidden size / heads is 8; two query heads share a key-value head.
+QWEN3 = Qwen3Shape(256, 64, 128, 4, 8, 32, num_key_value_heads=4, head_dim=16)
 STEPS, SEQUENCES = 3, 8
 SCHEDULES = get_args(Schedule)
 
@@ -104,6 +107,7 @@ def _cases(world_size: int) -> dict[str, Case]:
         "FSDP, gpt2": Case({"dp_shard": world_size}, gpt2),
         "FSDP, bert": Case({"dp_shard": world_size}, bert),
     }
+    found |= _qwen3(world_size)
     found |= _pipelines(world_size)
     if world_size <= SEQUENCES // 2:
         found |= {
@@ -114,6 +118,25 @@ def _cases(world_size: int) -> dict[str, Case]:
             found |= _thunder(world_size)
     if world_size >= 8:
         found["HSDP x TP"] = Case({"dp_replicate": 2, "dp_shard": 2, "tp": 2})
+    return found
+
+
+def _qwen3(world_size: int) -> dict[str, Case]:
+    """Return what shares Qwen3, whose queries and keys are normed; and its tied head."""
+    half, tied = world_size // 2, TiedQwen3Shape(**vars(QWEN3))
+    stages = {"pp": min(4, world_size), "dp_shard": max(1, world_size // 4)}
+    both = {"sequence_parallel": True, "loss_parallel": True}
+    found = {
+        "DDP, qwen3": Case({"dp_replicate": world_size}, tied),
+        "FSDP, qwen3": Case({"dp_shard": world_size}, tied),
+        "TP, qwen3": Case({"tp": world_size}, QWEN3),
+        "TP, both, qwen3": Case({"tp": world_size, **both}, QWEN3),
+        "TP, both, qwen3, tied, clipped": Case({"tp": world_size, **both}, tied, clip=0.1),
+        "PP, qwen3": Case(stages, QWEN3, 4),
+    }
+    if world_size >= 4:
+        found["FSDP x TP, qwen3, tied"] = Case({"dp_shard": half, "tp": 2}, tied)
+        found["PP x TP, both, qwen3"] = Case({"pp": 2, "tp": half, **both}, QWEN3, 2)
     return found
 
 

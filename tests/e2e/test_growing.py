@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import shutil
@@ -117,3 +118,41 @@ def test_a_rule_of_the_audit(copy: Path) -> None:
         "no:cacheprovider",
         "tests/architecture/test_documentation.py",
     )
+
+
+#: Prints the checks of `llmb verify` that would refuse a bundle of the run.
+CHECKED = """
+import sys
+from pathlib import Path
+from llmb.records import members
+from llmb.submission import layout
+from tests.cheats.forging import checks
+print(checks(dict(members.read_folder(Path(sys.argv[1]), layout.is_known))))
+"""
+
+
+def test_a_family_of_models(copy: Path) -> None:
+    shape, model, family, line, workload, second, count = blocks("A family of models")
+    for place, code in (("reference/toy_shape", shape), ("reference/toy", model)):
+        (copy / f"llmb/{place}.py").write_text(code)
+    (copy / "llmb/families/toy.py").write_text(family)
+    table = copy / "llmb/workloads/table.py"
+    insert(table, "from llmb.workloads.workload import", line)
+    insert(table, '        Workload(\n            "gpt-bench-117b"', indent(workload, "        "))
+    with (copy / "llmb/submission/official.py").open("a") as end:
+        end.write(second)
+    insert(copy / "tests/unit/workloads/test_table.py", '    "gpt-bench-117b": ', count)
+    before = json.loads((copy / "llmb/records/references.json").read_text())["references"][-1]
+    run(copy, "tests/versions.py")
+    after = json.loads((copy / "llmb/records/references.json").read_text())["references"][-1]
+    assert before["families"].items() < after["families"].items()  # none but the toy's is new
+    tests = ("tests/unit/families", "tests/unit/submission/test_parameters.py")
+    tests += ("tests/unit/workloads/test_table.py",)
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "toy", *tests)
+    flags = ("--workload=toy-600k", "--preset=debug", "--output-dir=runs", "--quiet")
+    run(copy, "-m", "llmb", "run", *flags)
+    (directory,) = (copy / "runs").iterdir()
+    record = json.loads((directory / "record.json").read_text())
+    assert record["audit"]["verdict"] == "CONSISTENT"
+    assert record["workload"]["parameters"] == 606_656
+    assert run(copy, "-c", CHECKED, str(directory)).strip() == "{}"

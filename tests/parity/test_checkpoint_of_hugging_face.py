@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,15 @@ from tests.parity.decoding import generated
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
 needs.package("transformers")
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import (  # noqa: E402
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 LLAMA = LlamaConfig(
     vocab_size=97,
@@ -49,13 +58,40 @@ GPT2 = GPT2Config(
 )
 
 
+def of_qwen3(*, tied: bool) -> PreTrainedModel:
+    """Return a Qwen3 whose heads have a size of their own."""
+    config = Qwen3Config(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        initializer_range=0.125,
+        tie_word_embeddings=tied,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: LlamaForCausalLM(LLAMA),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2),
+    "gpt2_without_head": lambda: GPT2LMHeadModel(GPT2),
+    "qwen3": lambda: of_qwen3(tied=False),
+    "qwen3_tied": lambda: of_qwen3(tied=True),
+}
+
+
 @pytest.mark.parametrize("whole", [True, False], ids=["one_file", "several_files"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt2_without_head"])
+@pytest.mark.parametrize("family", MODELS)
 def test_a_saved_model_computes_the_same_logits_here(
     tmp_path: Path, family: str, whole: bool
 ) -> None:
     torch.manual_seed(1)
-    theirs = (LlamaForCausalLM(LLAMA) if family == "llama" else GPT2LMHeadModel(GPT2)).eval()
+    theirs = MODELS[family]().eval()
     for parameter in theirs.parameters():
         if parameter.dim() == 1:
             parameter.data += 0.3 * torch.randn_like(parameter)

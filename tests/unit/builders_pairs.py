@@ -9,14 +9,15 @@ import torch
 from llmb.audit.bench import Bench
 from llmb.audit.precision_recipe import recipe_of
 from llmb.config import BF16, Precision
+from llmb.families import SHAPES
 from llmb.observe import pairs_seen
 from llmb.observe.pairs import Pairs
 from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.precision_recipe import PairSeen, PairsEvidence, PrecisionRecipe
 from llmb.reference.models import model_of
+from llmb.reference.qwen3_shape import Qwen3Shape, TiedQwen3Shape
 from llmb.reference.shapes import (
-    FAMILIES,
     BertShape,
     Gpt2Shape,
     LlamaShape,
@@ -55,6 +56,17 @@ BERT = BertShape(
     sequence_length=32,
     max_position_embeddings=48,
 )
+QWEN3 = Qwen3Shape(
+    vocab_size=640,
+    hidden_size=256,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=12,
+    num_key_value_heads=6,
+    head_dim=32,
+    sequence_length=32,
+)
+TIED_QWEN3 = TiedQwen3Shape(**vars(QWEN3))
 _SHAPE = LlamaShape()
 #: What the loss is multiplied by in FP16, as a run does.
 _COPIES = 4096
@@ -95,7 +107,7 @@ def recipe(
         if one is not None
     }
     known = replace(facts(run_config()), precision=precision)
-    family = next(name for name, kind in FAMILIES.items() if kind is type(shape))
+    family = next(name for name, kind in SHAPES.items() if kind is type(shape))
     sizes = {"family": family, "shapes": asdict(shape)}
     known = replace(known, workload=known.workload.model_copy(update=sizes))
     known = replace(known, repeats=[known.repeats[0]] * len(repeats))

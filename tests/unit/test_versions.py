@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from llmb import __version__
+from llmb.families import SHAPES
 from llmb.records import references
 from llmb.records.references import Reference, ReferenceTable
 from llmb.reference import pins
-from llmb.reference.shapes import FAMILIES
 from tests import versions
 from tests.versions import COMMAND, FrozenError, family_digest, files_of, renewed, why_frozen
 
 ROOT = Path(__file__).parents[2]
 SUBMISSIONS = ROOT / "submissions"
-NOW = versions.of_folder(__version__, FAMILIES)
+NOW = versions.of_folder(__version__, SHAPES)
 
 
 def test_the_last_row_is_this_version_with_this_reference() -> None:
@@ -120,17 +120,19 @@ def copied(tmp_path: Path) -> Path:
 
 
 def changed_families(folder: Path) -> set[str]:
-    return {family for family in FAMILIES if family_digest(family, folder) != NOW.families[family]}
+    return {family for family in SHAPES if family_digest(family, folder) != NOW.families[family]}
 
 
 @pytest.mark.parametrize(
     ("file", "families"),
     [
-        ("llama.py", {"llama", "llama-ungated"}),
+        ("llama.py", {"llama", "llama-ungated", "qwen3", "qwen3-tied"}),
         ("gpt2.py", {"gpt2"}),
         ("bert.py", {"bert"}),
-        ("data.py", set(FAMILIES)),
-        ("optimizer.py", set(FAMILIES)),
+        ("qwen3.py", {"qwen3", "qwen3-tied"}),
+        ("qwen3_shape.py", {"qwen3", "qwen3-tied"}),
+        ("data.py", set(SHAPES)),
+        ("optimizer.py", set(SHAPES)),
         ("formats.py", set()),
         ("elements.py", set()),
         ("pins.py", set()),
@@ -147,7 +149,7 @@ def test_a_changed_file_changes_the_families_that_run_it(
 
 def test_a_new_file_counts_for_every_family(copied: Path) -> None:
     (copied / "mamba.py").write_text("MORE = 1\n")
-    assert changed_families(copied) == set(FAMILIES)
+    assert changed_families(copied) == set(SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +169,10 @@ def test_comments_and_docstrings_do_not_count_and_every_number_and_name_does(
     text = (copied / "loss.py").read_text()
     assert old in text
     (copied / "loss.py").write_text(text.replace(old, new))
-    assert changed_families(copied) == (set(FAMILIES) if counts else set())
+    assert changed_families(copied) == (set(SHAPES) if counts else set())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SHAPES)
 def test_no_file_of_a_family_imports_one_that_its_digest_leaves_out(family: str) -> None:
     covered = {path.name for path in files_of(family)}
     for path in files_of(family):
@@ -179,17 +181,24 @@ def test_no_file_of_a_family_imports_one_that_its_digest_leaves_out(family: str)
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.ImportFrom) and node.level
         }
-        # models.py chooses the model by its shape, and so names those of every family.
-        others = {"llama.py", "gpt2.py", "bert.py"} if path.name == "models.py" else set()
-        assert imported - others <= covered, path.name
+        assert imported <= covered, path.name
 
 
 def test_the_family_of_a_shape_has_its_model_in_its_own_file() -> None:
-    models = {"llama.py": "Llama", "gpt2.py": "Gpt2", "bert.py": "Bert"}
-    for family in FAMILIES:
-        own = pins.FOLDER / versions.own_file(family)
-        names = {n.name for n in ast.parse(own.read_text()).body if isinstance(n, ast.ClassDef)}
-        assert models[own.name] in names
+    """Nothing shared names a model: models.py asks the shape (docs/adr/0064)."""
+    for family, shape in SHAPES.items():
+        module, _, name = shape.model.partition(".")
+        assert module == versions.own_name(family)
+        own = pins.FOLDER / f"{module}.py"
+        assert name in {
+            n.name for n in ast.parse(own.read_text()).body if isinstance(n, ast.ClassDef)
+        }
+
+
+def test_a_family_in_files_of_its_own_changes_no_other_familys_digest(copied: Path) -> None:
+    for name in ("qwen3.py", "qwen3_shape.py"):
+        (copied / name).unlink()
+    assert changed_families(copied) == {"qwen3", "qwen3-tied"}
 
 
 def test_the_command_writes_both_files_and_changes_nothing_the_second_time(

@@ -7,6 +7,7 @@ import pytest
 from llmb.audit import equivalence, precision, replay
 from llmb.observe import passes, probes, step_sampler
 from llmb.observe.passes import bare
+from llmb.reference.qwen3_shape import Qwen3Shape, TiedQwen3Shape
 from llmb.reference.shapes import BertShape, Gpt2Shape
 from tests.unit.builders_audit import SMALL
 
@@ -18,11 +19,15 @@ def test_judges_know_the_probes_the_passes_and_the_optimizers_numbers_by_their_n
     assert (passes.LIVE, passes.STEP) == ("live", "step")
 
 
-@pytest.mark.parametrize("shape", [SMALL, Gpt2Shape(), BertShape()], ids=["llama", "gpt2", "bert"])
+SHAPES = [SMALL, Gpt2Shape(), BertShape(), Qwen3Shape(), TiedQwen3Shape()]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["llama", "gpt2", "bert", "qwen3", "qwen3-tied"])
 def test_the_parts_of_a_branch_that_are_forward_are_those_it_writes_through(shape) -> None:
     parts = probes.parts(shape)
     shown = {f"{probe}/{n}" for probe in probes.PROBES for n, _ in bare(shape).named_parameters()}
     shown |= {f"branches/out/{name}" for name in parts.out}
     written = {key for key in shown if key.endswith(parts.out)}
     assert len(written) == 3 * len(parts.out)
-    assert {key for key in shown if precision._is_forward(key)} == {*written, f"head/{parts.head}"}
+    bits = precision.Bits(dict.fromkeys(shown, 8.0))
+    assert {key for key in shown if bits._is_forward(key)} == {*written, f"head/{parts.head}"}

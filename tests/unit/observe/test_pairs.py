@@ -16,7 +16,7 @@ from llmb.reference.models import model_of
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
 from llmb.workloads.table import WORKLOADS
 from tests.narrow_product import KINDS, PROJECTIONS
-from tests.unit.builders_pairs import BERT, GPT2, UNGATED, seen
+from tests.unit.builders_pairs import BERT, GPT2, QWEN3, TIED_QWEN3, UNGATED, seen
 
 SHAPE = LlamaShape(**vars(UNGATED))
 #: Between FP32 (2^-18 at most) and FP8 (2^-7 at least).
@@ -53,6 +53,22 @@ def test_where_one_kind_of_product_is_in_fp8_its_pairs_differ_and_no_others(kind
     assert narrow_ones(seen(SHAPE, kind)) == expected
 
 
+@pytest.mark.parametrize("shape", [QWEN3, TIED_QWEN3])
+def test_of_normed_queries_and_a_head_that_is_the_only_embedding_nothing_differs(shape) -> None:
+    pairs = seen(shape)
+    assert narrow_ones(pairs) == set()
+    assert {p.product for p in pairs} == set(KINDS)
+    assert all(p.length > 0 for p in pairs)
+
+
+@pytest.mark.parametrize("kind", ["q", "k", "head", QK])
+def test_of_normed_queries_each_product_in_fp8_is_told_by_its_own_pairs(kind: str) -> None:
+    layers = (0,) if kind == "head" else (0, 1)
+    ways = (FORWARD,) if kind == QK else (FORWARD, INPUT, WEIGHT)
+    expected = {(kind, way, n) for way in ways for n in layers}
+    assert narrow_ones(seen(TIED_QWEN3, kind)) == expected
+
+
 @pytest.mark.parametrize("way", [FORWARD, INPUT, WEIGHT])
 @pytest.mark.parametrize("kind", ["q", "o", "down", "head"])
 def test_each_direction_of_a_product_is_told_apart(kind: str, way: str) -> None:
@@ -62,7 +78,7 @@ def test_each_direction_of_a_product_is_told_apart(kind: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2, BERT])
+@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2, BERT, QWEN3, TIED_QWEN3])
 def test_the_weights_of_the_probe_are_exact_in_the_runs_own_type(shape, dtype: str) -> None:
     probe = Pairs(shape, 4, dtype)
     for name, parameter in model_of(shape).named_parameters():

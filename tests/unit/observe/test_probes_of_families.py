@@ -1,4 +1,4 @@
-"""The probes of GPT-2 and BERT, whose heads are embeddings: what cheats shows by itself."""
+"""The probes of models whose heads are embeddings: what cheats shows by itself."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from llmb.reference.data import make_batch
 from llmb.reference.head import TiedHead
 from llmb.reference.loss import IGNORED
 from llmb.reference.models import build
+from llmb.reference.qwen3_shape import TiedQwen3Shape
 from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
 
 GPT2 = Gpt2Shape(
@@ -38,8 +39,18 @@ BERT = BertShape(
     num_attention_heads=4,
     sequence_length=48,
 )
-SHAPES = {"gpt2": GPT2, "bert": BERT}
-BLOCKS = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}
+QWEN3 = TiedQwen3Shape(
+    vocab_size=509,
+    hidden_size=96,
+    intermediate_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    sequence_length=24,
+)
+SHAPES: dict[str, Shape] = {"gpt2": GPT2, "bert": BERT, "qwen3": QWEN3}
+BLOCKS = {name: shape.blocks for name, shape in SHAPES.items()}
 Cheat = Callable[[nn.Module], object]
 
 
@@ -50,7 +61,7 @@ def shown(
     family: str, dtype: torch.dtype, cheat: Cheat | None = None, run: torch.dtype = BF16
 ) -> dict[str, list[float]]:
     """Return what the probes of a ``run``'s type show of a model in ``dtype``, post-processed."""
-    shape: Shape = SHAPES[family]
+    shape = SHAPES[family]
     name_of_type = str(run).removeprefix("torch.")
     found: dict[str, list[float]] = {}
     for probe in PROBES:
@@ -155,6 +166,8 @@ def test_the_head_probe_of_few_tokens_has_all_of_them_as_targets() -> None:
         ("bert", "bert.encoder.layer.2.output.dense", ".layer.2."),
         ("bert", "bert.encoder.layer.0.attention.self.value", ".layer.0."),
         ("bert", "bert.encoder.layer.1.attention.output.dense", ".layer.1."),
+        ("qwen3", "model.layers.0.self_attn.q_proj", ".layers.0."),
+        ("qwen3", "model.layers.1.mlp.gate_proj", ".layers.1."),
     ],
 )
 def test_one_matrix_in_fp8_costs_bits_in_its_own_layer_and_nowhere_else(
@@ -173,6 +186,7 @@ def test_one_matrix_in_fp8_costs_bits_in_its_own_layer_and_nowhere_else(
         ("gpt2", "lm_head"),
         ("bert", "cls.predictions.decoder"),
         ("bert", "cls.predictions.transform.dense"),
+        ("qwen3", "lm_head"),
     ],
 )
 def test_what_makes_the_logits_in_fp8_shows_in_the_head_probe(family: str, head: str) -> None:
@@ -186,6 +200,7 @@ def test_what_makes_the_logits_in_fp8_shows_in_the_head_probe(family: str, head:
         ("gpt2", "transformer.h.0.attn"),
         ("gpt2", "transformer.h.2.mlp"),
         ("bert", "bert.encoder.layer.0.attention"),
+        ("qwen3", "model.layers.0.self_attn"),
     ],
 )
 def test_a_branch_that_is_left_out_has_no_bits_left(family: str, branch: str) -> None:
@@ -209,6 +224,7 @@ def test_a_branch_that_is_left_out_has_no_bits_left(family: str, branch: str) ->
         ("gpt2", "transformer.h.0.attn.c_proj"),
         ("bert", "bert.encoder.layer.2.output.dense"),
         ("bert", "bert.encoder.layer.0.attention.output.dense"),
+        ("qwen3", "model.layers.1.mlp.down_proj"),
     ],
 )
 def test_an_out_projection_that_is_wrong_in_its_forward_product_alone_shows_in_what_it_puts_out(

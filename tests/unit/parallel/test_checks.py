@@ -9,6 +9,7 @@ import pytest
 from llmb.config import BF16, FP16, FP32, SPLITS_BACKWARD, Mode, Parallelism, RunConfig, RunRequest
 from llmb.errors import UsageError
 from llmb.parallel.checks import check, check_precision
+from llmb.reference.qwen3_shape import Qwen3Shape, TiedQwen3Shape
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 LLAMA = LlamaShape(num_attention_heads=12, num_key_value_heads=4, hidden_size=48, vocab_size=100)
@@ -151,10 +152,17 @@ def test_what_a_pipeline_cannot_do_is_refused(
         checked(mesh, **asked)
 
 
-@pytest.mark.parametrize("shape", [Gpt2Shape(), BertShape()])
-def test_other_models_than_llama_are_not_cut(shape: Shape) -> None:
-    with pytest.raises(UsageError, match="--pp 2 cuts Llama models into stages, no others"):
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [(Gpt2Shape(), "GPT-2"), (BertShape(), "BERT"), (TiedQwen3Shape(), "Qwen3 with a tied head")],
+)
+def test_models_with_a_tied_head_are_not_cut(shape: Shape, name: str) -> None:
+    with pytest.raises(UsageError, match=f"--pp 2 cuts no {name} models into stages: use"):
         checked({"pp": 2}, shape, accumulate=2)
+
+
+def test_qwen3_with_a_head_of_its_own_is_cut_and_sliced() -> None:
+    checked({"pp": 2, "tp": 2, "sequence_parallel": True}, Qwen3Shape(), accumulate=2)
 
 
 @pytest.mark.parametrize("schedule", sorted(SPLITS_BACKWARD))

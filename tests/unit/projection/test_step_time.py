@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb.errors import UsageError
+from llmb.families import family_of
 from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
@@ -112,7 +113,7 @@ def test_a_layout_that_cannot_be_is_named(change, words):
 def test_matrices_are_all_but_a_thousandth_of_a_models_parameters(name):
     shape = WORKLOADS[name].shape
     model = Model.of(shape)
-    tied = model.vocabulary * model.hidden if WORKLOADS[name].family == "gpt2" else 0
+    tied = model.vocabulary * model.hidden if family_of(shape).tied else 0
     positions = getattr(shape, "max_position_embeddings", 0) * model.hidden
     expected = parameter_count(shape) - positions
     assert model.parameters - tied == pytest.approx(expected, rel=2e-3)

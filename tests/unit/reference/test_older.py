@@ -6,9 +6,10 @@ counts as the same only while these tests run both and find every bit equal.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from llmb import reference
+from llmb.families import SHAPES
 from llmb.records import references
 from llmb.reference import pins
 from llmb.reference.data import make_batch
@@ -30,6 +33,13 @@ from tests import versions
 OLDER = Path(__file__).parent / "older"
 FOLDERS = {path.name.rpartition("_")[2]: path for path in sorted(OLDER.glob("v*"))}
 STEPS = [Step(index=i, seed=100 + i, fence=i == 3) for i in range(4)]
+DEPTHS = (
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "sequence_length",
+    "initializer_range",
+)
 #: What a training run leaves: each parameter at the start and the end, tokens, losses, gradients.
 Trace = dict[str, Tensor]
 
@@ -46,20 +56,36 @@ def confirmed() -> list[tuple[str, str]]:
 
 
 def test_the_flagship_bundles_reference_is_among_those_that_are_held_here() -> None:
-    assert confirmed() == [("17021ed72954", "llama")]
+    assert ("17021ed72954", "llama") in confirmed()
 
 
 @pytest.mark.parametrize(("digest", "family"), confirmed())
 def test_the_files_that_are_held_here_are_the_published_ones(digest: str, family: str) -> None:
-    row = next(r for r in references.table().references if r.digest.startswith(digest))
-    assert versions.of_folder(row.version, row.families, FOLDERS[digest]) == row
-    assert family == "llama", "the tests below run llama alone: add one for another family"
+    rows = {row.digest[:12]: row for row in references.table().references}
+    code = rows[digest].families[family]
+    held = [name for name in FOLDERS if rows[name].families.get(family) == code]
+    assert held, "no folder has this code of the family: copy the files"
+    for name in held:
+        row = rows[name]
+        assert versions.of_folder(row.version, row.families, FOLDERS[name]) == row
 
 
 @pytest.fixture
 def older() -> Iterator[ModuleType]:
     """The reference of 0.1.0 that made the flagship bundles, as a package of its own."""
-    folder = FOLDERS["17021ed72954"]
+    names = ("shapes", "data", "llama", "optimizer", "train_loop")
+    yield from package_of(FOLDERS["17021ed72954"], names)
+
+
+@pytest.fixture
+def before() -> Iterator[ModuleType]:
+    """The reference of 0.2.0, as a package of its own."""
+    names = ("shapes", "data", "models", "optimizer", "train_loop", "cache", "generate")
+    yield from package_of(FOLDERS["4df239c6336a"], names)
+
+
+def package_of(folder: Path, names: Sequence[str]) -> Iterator[ModuleType]:
+    """Yield the files of ``folder`` as a package with the modules ``names``."""
     spec = importlib.util.spec_from_file_location(
         folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -67,7 +93,7 @@ def older() -> Iterator[ModuleType]:
     assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules[folder.name] = package
-    for name in ("shapes", "data", "llama", "optimizer", "train_loop"):
+    for name in names:
         importlib.import_module(f"{folder.name}.{name}")
     yield package
     for name in [name for name in sys.modules if name.partition(".")[0] == folder.name]:
@@ -134,3 +160,52 @@ def test_one_other_constant_of_the_older_optimizer_would_be_seen(
 
 def test_the_fixed_workload_has_the_sizes_of_the_older_one(older: ModuleType) -> None:
     assert asdict(older.shapes.LlamaShape()) == asdict(LlamaShape())
+
+
+#: Of each family that 0.2.0 had, a shape with every part of it.
+SMALL: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2, "padding_idx": 0},
+    "llama-ungated": {"num_key_value_heads": 4, "padding_idx": None},
+    "gpt2": {"max_position_embeddings": 16},
+    "bert": {"max_position_embeddings": 16, "dropout": 0.1},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16])
+@pytest.mark.parametrize("family", SMALL)
+def test_a_training_run_of_0_2_0_has_every_bit_of_this_ones(
+    before: ModuleType, shape: LlamaShape, family: str, dtype: torch.dtype
+) -> None:
+    common = {name: getattr(shape, name) for name in ("vocab_size", "hidden_size", *DEPTHS)}
+    theirs = before.shapes.FAMILIES[family](**common, **SMALL[family])
+    ours = SHAPES[family](**common, **SMALL[family])
+    assert asdict(theirs) == asdict(ours)
+    traces = [
+        trained(package, made, dtype) for package, made in ((before, theirs), (reference, ours))
+    ]
+    assert unequal(*traces) == []
+    assert not traces[0]["loss 3"].isnan()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_what_0_2_0_makes_of_a_cache_has_every_bit_of_this_ones(
+    before: ModuleType, shape: LlamaShape, family: str
+) -> None:
+    found = []
+    for package, kinds in ((before, before.shapes.FAMILIES), (reference, SHAPES)):
+        common = {name: getattr(shape, name) for name in ("vocab_size", "hidden_size", *DEPTHS)}
+        small = kinds[family](**common, **SMALL[family])
+        model = package.models.build(small, 1, torch.float32)
+        cache = package.cache.empty_cache(small, 2, 16, torch.float32)
+        ids = package.data.random_tokens(3, 2, 7, small.vocab_size)
+        found.append(model(ids, cache=cache, positions=torch.arange(7)))
+    assert torch.equal(*found)
+
+
+def trained(package: Any, shape: Any, dtype: torch.dtype) -> Trace:
+    torch.manual_seed(3)  # of dropout
+    model = package.models.build(shape, seed=1, dtype=dtype)
+    optimizer = package.optimizer.build_optimizer(model.parameters())
+    steps = [package.train_loop.Step(one.index, one.seed, fence=one.fence) for one in STEPS]
+    batches = lambda seed: [package.data.make_batch(seed, 3, shape)]  # noqa: E731
+    return traced(model, package.train_loop.train_loop(model, optimizer, steps, batches))

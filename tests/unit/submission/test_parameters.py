@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from llmb.errors import BundleRefusedError
+from llmb.families import SHAPES
 from llmb.reference.models import model_of
-from llmb.reference.shapes import FAMILIES
-from llmb.submission.official import DEFAULTS, OFFICIAL
-from llmb.submission.parameters import is_tied, outputs_of, parameters_of
+from llmb.submission.official import DEFAULTS, MATRICES, OFFICIAL, parameters_of
 
 SMALL = {
     "vocab_size": 48,
@@ -27,7 +26,7 @@ SMALL = {
 def of_model(family, shapes):
     """Return what torch says of the reference's model."""
     with torch.device("meta"):
-        model = model_of(FAMILIES[family](**shapes))
+        model = model_of(SHAPES[family](**shapes))
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
@@ -42,17 +41,17 @@ def test_every_official_workload_has_the_parameters_of_its_model(workload):
     assert list(found.items()) == list(of_model(official.family, official.shapes).items())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SHAPES)
 def test_a_model_of_odd_sizes_has_them_too(family):
     given = {name: size for name, size in SMALL.items() if name in DEFAULTS[family]}
     shapes = {**DEFAULTS[family], **given}
     found = parameters_of(family, whole(shapes))
     assert found == of_model(family, shapes)
-    ends = outputs_of(family)
+    ends = MATRICES[family].outputs
     writing = [name for name in found if name.endswith(ends)]
     assert len(writing) >= 2 * shapes["num_hidden_layers"]
     heads = [n for n, shape in found.items() if shape == (48, 24) and "position" not in n]
-    assert len(heads) == (1 if is_tied(family) else 2)
+    assert len(heads) == (1 if MATRICES[family].tied else 2)
 
 
 def test_a_model_without_layers_is_what_is_left_of_it():

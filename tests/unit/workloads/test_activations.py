@@ -18,7 +18,14 @@ from llmb.workloads import find
 from llmb.workloads.arithmetic import activation_bytes
 
 MIXED = BF16.model_copy(update={"master_weights": True})
-NAMES = ("llama-1.4b", "alcf-1t-readme", "llama-3.1-8b-proxy", "gpt2-350m", "nemo-bert-base")
+NAMES = (
+    "llama-1.4b",
+    "alcf-1t-readme",
+    "llama-3.1-8b-proxy",
+    "gpt2-350m",
+    "nemo-bert-base",
+    "qwen3-0.6b",
+)
 
 
 def counted(shape: Shape, precision: Precision, batch: Batch, size: int) -> int:

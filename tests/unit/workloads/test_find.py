@@ -6,6 +6,7 @@ import pytest
 
 from llmb import workloads
 from llmb.errors import UsageError
+from llmb.reference.qwen3_shape import TiedQwen3Shape
 from llmb.reference.shapes import Gpt2Shape, LlamaShape
 
 
@@ -70,15 +71,23 @@ def test_a_definition_is_its_family_with_other_sizes() -> None:
     assert (own.name, own.family, own.document) == ("mine", "gpt2", None)
 
 
+def test_a_head_of_a_size_of_its_own_keeps_it_when_other_sizes_change() -> None:
+    found = workloads.find("qwen3-0.6b", {"hidden_size": 100, "num_attention_heads": 6})
+    assert isinstance(found.shape, TiedQwen3Shape)
+    assert (found.shape.head_dim, found.shape.num_key_value_heads) == (128, 3)
+
+
 @pytest.mark.parametrize(
     ("definition", "message"),
     [
-        ({}, "family None is none of llama,"),
-        ({"family": "mamba"}, "family 'mamba' is none of llama,"),
+        ({}, "family None is none of bert,"),
+        ({"family": "mamba"}, "family 'mamba' is none of bert,"),
         ({"family": "llama", "d_model": 64}, "'d_model' is no size of llama .it has vocab_size,"),
         ({"family": "gpt2", "hidden_size": "wide"}, "hidden_size: Input should be a valid integer"),
         ({"family": "gpt2", "num_hidden_layers": 0}, "num_hidden_layers is 0: it must be at least"),
         ({"family": "llama", "hidden_size": 100}, "--hidden-size 100 is not divisible"),
+        ({"family": "qwen3", "head_dim": 33}, "head_dim is 33: rotary positions need an even"),
+        ({"family": "qwen3", "num_key_value_heads": 5}, "32 cannot share 5 key-value heads"),
     ],
 )
 def test_a_definition_that_makes_no_model_is_refused(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from llmb.families import family_of
 from llmb.reference.models import model_of
 from llmb.reference.shapes import UngatedLlamaShape
 from llmb.workloads import LADDER, WORKLOADS, find, published
@@ -47,6 +48,8 @@ PARAMETERS = {
     "litgpt-generation": 6_738_415_616,
     "litgpt-train": 3_426_473_600,
     "litgpt-fsdp": 3_426_473_600,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
 }
 
 
@@ -83,7 +86,7 @@ def test_products_are_those_of_the_models_linear_layers_and_its_head(name: str) 
         ):
             key = (module.in_features, module.out_features)
             linear[key] = linear.get(key, 0) + 1
-    if not workload.family.startswith("llama"):  # the head is the embedding
+    if family_of(workload.shape).tied:  # the head is the embedding
         key = (workload.shape.hidden_size, workload.shape.vocab_size)
         linear[key] = linear.get(key, 0) + 1
     counted: dict[tuple[int, int], int] = {}
