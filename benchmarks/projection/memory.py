@@ -1,4 +1,4 @@
-"""Holds simulated peaks of memory against those of real runs on this machine's processor.
+"""Holds counted and simulated peaks of memory against real runs on this machine's processor.
 
     python -m benchmarks.projection.memory [--only TEXT] [--keep] [--json FILE]
 
@@ -21,6 +21,8 @@ from pathlib import Path
 from llmb.config import Parallelism, ShapeName
 from llmb.simulation.rank import simulate
 from llmb.workloads import find
+from llmb.workloads.checkpointing import OP, recomputed_blocks
+from llmb.workloads.memory import LLMB, MIXED, MemoryJob, peak_memory
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,23 @@ def measured(case: Case, *, keep: bool) -> int:
     return max(int(rank["peak_memory_bytes"]) for rank in every)
 
 
+def counted(case: Case) -> float:
+    """Return the peak by the memory model (``llmb.workloads.memory``)."""
+    workload = find(case.workload, case.sizes)
+    return peak_memory(
+        MemoryJob(
+            workload.shape,
+            MIXED if case.mixed_precision else LLMB,
+            micro_batch=case.micro_batch,
+            micro_batches=case.parts,
+            parallelism=case.parallelism,
+            recomputed=recomputed_blocks(case.sac_freq, workload.shape.num_hidden_layers),
+            recompute="op" if case.sac_freq == OP else "none",
+            moments=workload.recipe.optimizer.moments,
+        )
+    ).total
+
+
 def simulated(case: Case) -> dict[str, int]:
     """Return the peak that the simulation says of the rank that needs most, by what it is for."""
     workload, how = find(case.workload, case.sizes), case.parallelism
@@ -150,9 +169,13 @@ def main() -> None:
             print(f"without a model, {mesh}: {bases[mesh] / 1e9:.3f} GB", flush=True)
         parts = simulated(case)
         real, said = measured(case, keep=asked.keep) - bases[mesh], sum(parts.values())
-        rows.append({"case": case.name, "measured": real, "simulated": said, "parts": parts})
-        off = 100 * (said / real - 1)
-        print(f"{case.name}: {said / 1e9:.3f} GB for {real / 1e9:.3f} ({off:+.1f} %)", flush=True)
+        row = {"case": case.name, "measured": real, "simulated": said, "counted": counted(case)}
+        rows.append({**row, "parts": parts})
+        words = [
+            f"{how} {size / 1e9:.3f} GB ({100 * (size / real - 1):+.1f} %)"
+            for how, size in (("simulated", said), ("counted", row["counted"]))
+        ]
+        print(f"{case.name}: {real / 1e9:.3f} GB measured, {', '.join(words)}", flush=True)
     if asked.json:
         asked.json.write_text(json.dumps({"bases": bases, "rows": rows}, indent=1))
 

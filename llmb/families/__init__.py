@@ -9,12 +9,30 @@ from __future__ import annotations
 from typing import Any
 
 from llmb.families.bert import BertFamily
-from llmb.families.family import TRANSFORM, Family, Gemm, ProbeParts, Size, Slice
+from llmb.families.family import (
+    TRANSFORM,
+    BlockBytes,
+    Family,
+    Gemm,
+    ProbeParts,
+    Size,
+    Slice,
+)
 from llmb.families.gpt2 import Gpt2Family
 from llmb.families.llama import LlamaFamily
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
 
-__all__ = ["FAMILIES", "TRANSFORM", "Family", "Gemm", "ProbeParts", "Size", "Slice", "family_of"]
+__all__ = [
+    "FAMILIES",
+    "TRANSFORM",
+    "BlockBytes",
+    "Family",
+    "Gemm",
+    "ProbeParts",
+    "Size",
+    "Slice",
+    "family_of",
+]
 
 _LLAMA, _GPT2, _BERT = LlamaFamily(), Gpt2Family(), BertFamily()
 _OF_SHAPE: dict[type[Shape], Family[Any]] = {
