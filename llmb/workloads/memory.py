@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
-from llmb.config import Parallelism, Precision
+from llmb.config import Parallelism, Precision, Schedule
 from llmb.families import BlockBytes, Slice, family_of
 from llmb.reference.shapes import Shape
 
@@ -219,6 +219,27 @@ def rank_parameters(shape: Shape, tp: int) -> tuple[int, int, int]:
     return block, before, after
 
 
+_Numbers = tuple[int, ...]
+
+
+@cache
+def _places(layers: int, pp: int, schedule: Schedule) -> tuple[tuple[_Numbers, _Numbers, int], ...]:
+    """Return stages, blocks of each stage, and senders: of the first, second and last rank.
+
+    Blocks are shared as ``llmb.parallel.pipeline`` cuts a model. Senders are stages on other ranks
+    that send states or gradients to the rank.
+    """
+    how = Parallelism(pp=pp, schedule=schedule)
+    last, found = how.stages - 1, []
+    held = [number * how.stages // layers for number in range(layers)]
+    for place in sorted({how.rank_of(0), how.rank_of(1), how.rank_of(last)}):
+        stages = tuple(n for n in range(how.stages) if how.rank_of(n) == place)
+        beside = [n for stage in stages for n in (stage - 1, stage + 1)]
+        senders = sum(0 <= n <= last and how.rank_of(n) != place for n in beside)
+        found.append((stages, tuple(map(held.count, stages)), senders))
+    return tuple(found)
+
+
 def _ranks(job: MemoryJob) -> Iterator[_Rank]:
     """Yield the ranks of a pipeline that can be the fullest."""
     how, layers = job.parallelism, job.shape.num_hidden_layers
@@ -233,15 +254,10 @@ def _ranks(job: MemoryJob) -> Iterator[_Rank]:
         yield _Rank(job, each, each, True, False, several)
         yield _Rank(job, each, each, False, True, 1)
         return
-    last = how.stages - 1
-    for place in sorted({how.rank_of(0), how.rank_of(1), how.rank_of(last)}):
-        stages = tuple(n for n in range(how.stages) if how.rank_of(n) == place)
-        held = [number * how.stages // layers for number in range(layers)]
-        blocks = [held.count(stage) for stage in stages]
+    for stages, blocks, senders in _places(layers, how.pp, how.schedule):
         several = in_flight(how, stages, job.micro_batches)
-        beside = [n for stage in stages for n in (stage - 1, stage + 1)]
-        away = sum(0 <= n <= last and how.rank_of(n) != place for n in beside)
-        yield _Rank(job, sum(blocks), max(blocks), 0 in stages, last in stages, several, away)
+        first, last = 0 in stages, how.stages - 1 in stages
+        yield _Rank(job, sum(blocks), max(blocks), first, last, several, senders)
 
 
 @dataclass(frozen=True)
@@ -264,14 +280,20 @@ class _Rank:
         if self.job.stored.fused:
             yield self._fused()
             return
-        activations, blocks = self._activations(), self.at_once
+        activations, blocks = self._activations, self.at_once
         if self.has_head:
             yield self._at(blocks, activations.at_loss, logits=self._logits())
-            if self._is_early:  # the head's gradient is made, and then added to the earlier one
+            # Then the head goes backward, with the gradient of the logits; a stage keeps more.
+            rest = self._logits() * (0.75 if self.job.parallelism.pp > 1 else 1 / 3)
+            if self._is_early:  # the head's gradient is added to an earlier one
                 gradient = self.job.stored.gradient * self._head
-                yield self._at(blocks, activations.at_loss + gradient, logits=self._logits() / 3)
+                yield self._at(blocks, activations.at_loss + gradient, logits=rest)
+            elif self._gathers_again:  # and its weights arrive
+                local, shared = self._gradients(-1, False)
+                arriving = 2 * self.job.stored.value * (self._before + self._after)
+                yield self._memory(local, shared, activations.at_loss, arriving, rest)
         if self._is_fsdp and self.job.parallelism.dp_shard > 1 and not self._sums_late:
-            yield self._at(blocks, activations.of_blocks(blocks), more=self._arriving())
+            yield from self._arriving()
         # A stage's input, its output, and the gradient of the output.
         ends = 0.0 if self.has_head else activations.head + self._state
         for i in sorted({blocks - 1, blocks - 2, 1, 0} & {*range(blocks)}):
@@ -289,22 +311,22 @@ class _Rank:
 
     def at_loss(self) -> float:
         """Return the bytes of activations and logits when the loss is computed."""
-        activations = self._activations()
+        activations = self._activations
         others = (self.in_flight - 1) * activations.in_flight
         return activations.at_loss + others + self._logits()
 
     # -- parameters and what follows from them --------------------------------------------------
 
-    @property
+    @cached_property
     def _block(self) -> float:
         return rank_parameters(self.job.shape, self.job.parallelism.tp)[0]
 
-    @property
+    @cached_property
     def _before(self) -> float:
         """Parameters before the blocks."""
         return rank_parameters(self.job.shape, self.job.parallelism.tp)[1] * self.has_embedding
 
-    @property
+    @cached_property
     def _after(self) -> float:
         """Parameters after the blocks."""
         _, before, after = rank_parameters(self.job.shape, self.job.parallelism.tp)
@@ -312,28 +334,28 @@ class _Rank:
             after += before  # the last stage has a copy of the embedding
         return after * self.has_head
 
-    @property
+    @cached_property
     def _parameters(self) -> float:
         return self.layers * self._block + self._before + self._after
 
-    @property
+    @cached_property
     def _words(self) -> float:
         """Parameters of the word embedding, whole, which is also a tied head."""
         return self.job.shape.vocab_size * self.job.shape.hidden_size
 
-    @property
+    @cached_property
     def _head(self) -> float:
         """Parameters with a gradient as soon as the head has gone backward."""
         tied = family_of(self.job.shape).tied
         return (self._words / self.job.parallelism.tp if tied else self._after) * self.has_head
 
-    @property
+    @cached_property
     def _state(self) -> float:
         """Bytes of a micro-batch between two stages, or 0 without a pipeline."""
         value, how = self.job.stored.value * self.job.shape.hidden_size, self.job.parallelism
         return self.job.tokens * BlockBytes(norms=value).of_rank(how) * (how.pp > 1)
 
-    @property
+    @cached_property
     def _is_fsdp(self) -> bool:
         how = self.job.parallelism
         return how.replicas > 1 and how.is_shared
@@ -378,7 +400,7 @@ class _Rank:
         """Return the memory with gradients of ``local`` bytes in full and ``shared`` in shards."""
         job, stored, how = self.job, self.job.stored, self.job.parallelism
         parameters = self._parameters / how.dp_shard
-        others = (self.in_flight - 1) * self._activations().in_flight
+        others = (self.in_flight - 1) * self._activations.in_flight
         if how.replicas > 1 and not how.is_shared:  # DDP's buckets
             buffers += stored.gradient * self._parameters
         # torch has a buffer for each message of a step: of each micro-batch, from each neighbour.
@@ -431,10 +453,18 @@ class _Rank:
             return value * (ends + self._block * (2 if block else 1)) + sent
         return value * (ends + (block + 1) * self._block) + sent
 
-    def _arriving(self) -> float:
-        """Return bytes of two blocks that arrive during the forward pass."""
-        again = self.job.stored.value * self._block if self._gathers_again else 0.0
-        return 2 * self.job.stored.value * self._block + again
+    def _arriving(self) -> Iterator[Memory]:
+        """Yield the moments at which FSDP gathers the first block and the last block.
+
+        Weights arrive in a buffer. The buffer before it is kept until the next one is there.
+        """
+        value, ends = self.job.stored.value, self._before + self._after
+        local, shared = self._gradients(-1, False)
+        first = value * 2 * (ends + self._block)
+        yield self._memory(local, shared, 0.0, first)
+        weights = ends + self._block if self._gathers_again else self._parameters
+        last = value * (weights + 2 * self._block)
+        yield self._memory(local, shared, self._activations.of_blocks(self.at_once), last)
 
     def _ends(self) -> Iterator[Memory]:
         """Yield the moments at the end of a backward pass: embedding, and sums of the rest."""
@@ -461,20 +491,22 @@ class _Rank:
 
     # -- activations ----------------------------------------------------------------------------
 
+    @cached_property
     def _activations(self) -> _Activations:
         job, stored, how = self.job, self.job.stored, self.job.parallelism
         family, shape, tokens = family_of(job.shape), job.shape, job.tokens
-        state = shape.hidden_size * (4 if stored.mixed else stored.value)
+        # Autocast keeps sums in float32, and 16-bit copies of the weights. FSDP gathers 16 bits.
+        mixed = stored.mixed * (not self._is_fsdp)
+        state = shape.hidden_size * (4 if mixed else stored.value)
         scores = 0.0
         if job.scores and vars(shape).get("dropout"):
             scores = 4 * shape.num_attention_heads * shape.sequence_length / how.tp
         inputs = BlockBytes(norms=state).of_rank(how)
-        every = family.block_bytes(shape, stored.value, stored.mixed).of_rank(how) + 3 * scores
+        every = family.block_bytes(shape, stored.value, mixed).of_rank(how) + 3 * scores
         kept = every
         if job.recompute == "op":
-            kept = family.product_bytes(shape, stored.value, stored.mixed).of_rank(how)
-        # Autocast keeps 16-bit copies of the weights; FSDP gathers in 16 bits instead.
-        copies = stored.value * stored.mixed * (not self._is_fsdp)
+            kept = family.product_bytes(shape, stored.value, mixed).of_rank(how)
+        copies = stored.value * mixed
         again = round(self.at_once * job.recomputed / shape.num_hidden_layers)
         columns = (2 if family.is_gated(shape) else 1) * shape.intermediate_size * stored.value
         feed = BlockBytes(norms=state, sliced=columns).of_rank(how)

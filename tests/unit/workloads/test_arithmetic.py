@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from llmb.config import BF16, FP32, Mode
+from llmb.config import Mode
 from llmb.reference.llama import Llama
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import (

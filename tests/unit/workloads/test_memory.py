@@ -43,11 +43,11 @@ BOTH = Parallelism(tp=4, sequence_parallel=True, loss_parallel=True)
 JOBS: list[tuple[str, dict[str, int], Parallelism, dict[str, Any]]] = [
     ("llama-1.4b", FOUR, Parallelism(), {}),
     ("llama-1.4b", DEEP, Parallelism(), {"micro_batch": 8, "sac_freq": "1/1"}),
-    ("gpt2-125m", FOUR, Parallelism(dp_replicate=2), {}),
     ("nemo-bert-base", FOUR, Parallelism(), {"micro_batch": 4}),
+    ("llama-1.4b", DEEP, Parallelism(pp=2), {"micro_batch": 4, "micro_batches": 8}),
+    ("gpt2-125m", FOUR, Parallelism(dp_replicate=2), {}),
     ("llama-1.4b", DEEP, SHARDS, {"micro_batch": 4}),
     ("llama-1.4b", DEEP, SLICES, {"micro_batch": 8}),
-    ("llama-1.4b", DEEP, Parallelism(pp=2), {"micro_batch": 4, "micro_batches": 8}),
     ("llama-1.4b", DEEP, Parallelism(), {"micro_batch": 8}),
     ("llama-1.4b", DEEP, Parallelism(), {"micro_batch": 8, "sac_freq": "1/2"}),
     ("llama-1.4b", DEEP, Parallelism(), {"micro_batch": 8, "sac_freq": "op"}),
@@ -84,7 +84,7 @@ JOBS: list[tuple[str, dict[str, int], Parallelism, dict[str, Any]]] = [
     ),
     ("llama-1.4b", DEEP, Parallelism(pp=2, tp=2), {"micro_batch": 4, "micro_batches": 8}),
 ]
-QUICK = 7
+QUICK = 4
 
 
 @pytest.mark.parametrize(
