@@ -149,7 +149,9 @@ def needed_bytes(
     if load.host:
         kept = activations_at_loss(job)
         freed = max(_HOST_SLACK * kept - held.gradients, _HOST_FEW * kept)
-        most = held.total + max(0.0, peak.buffers - held.buffers) + freed
+        # Gathered weights, and gradients that ranks have not shared yet.
+        more = (peak.buffers - held.buffers, peak.gradients - held.gradients)
+        most = held.total + sum(max(0.0, part) for part in more) + freed
     else:
         slack = (_DEVICE_SLACK - 1) * (peak.activations + peak.logits)
         most = max(peak.total + slack, held.total + _READING * held.gradients)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from llmb.cli import main
+from llmb.cli.project_job import job as project_job
 from llmb.config import BF16, FP32, Parallelism
 from llmb.projection.job import Job, Model
 from llmb.workloads import find
@@ -118,8 +118,8 @@ def test_one_job_has_one_number_in_every_command() -> None:
     workload = find("llama-1.4b", {})
     listed = facts(workload)["memory_bytes"]["BF16"]
     assert listed == round(Job(Model.of(workload.shape)).memory.total)
-    words = "project job --workload llama-1.4b --hardware h100 --world-size 1 --global-batch 1"
-    done = CliRunner().invoke(main, [*words.split(), "--json"])
+    words = "--workload llama-1.4b --hardware h100 --world-size 1 --global-batch 1"
+    done = CliRunner().invoke(project_job, [*words.split(), "--json"])
     found = json.loads(done.output)
     assert found["memory"]["total"] == pytest.approx(listed)
     assert found["memory_counts"] == LLMB.description
@@ -127,8 +127,8 @@ def test_one_job_has_one_number_in_every_command() -> None:
 
 
 def test_megatron_is_counted_where_it_is_asked_for_and_said() -> None:
-    words = "project job --workload llama-1.4b --hardware h100 --world-size 1 --global-batch 1"
-    done = CliRunner().invoke(main, [*words.split(), "--stored", "megatron"])
+    words = "--workload llama-1.4b --hardware h100 --world-size 1 --global-batch 1"
+    done = CliRunner().invoke(project_job, [*words.split(), "--stored", "megatron"])
     assert f"memory counts {MEGATRON.description}" in " ".join(done.output.split())
     state = held_memory(MemoryJob(find("llama-1.4b", {}).shape, MEGATRON))
     assert state.total / state.weights == 18 / 2
