@@ -50,7 +50,7 @@ def command(**flags: Any) -> None:
 
     Shows what each has (parameters, bytes of weights, gradients, moments and activations, and what
     of all this is there at the peak) and does (FLOPs, collectives by kind and by dimension of the
-    mesh): of a pipeline the first, a middle and the last stage, unless --rank says which. Nothing
+    mesh): of a pipeline the first, the second and the last rank, unless --rank says which. Nothing
     is sent, and no number is computed.
 
     \b
@@ -129,9 +129,14 @@ def _mesh(workload: Workload, flags: dict[str, Any]) -> Parallelism:
 
 
 def _telling(how: Parallelism) -> tuple[int, ...]:
-    """Return ranks of a first, a middle and a last stage, each the first of its stage."""
+    """Return the first rank of the first, second and last place in a pipeline.
+
+    One of the three is the fullest: of all ranks with two neighbours, the second has the most
+    micro-batches in flight.
+    """
     each = how.world_size // how.pp
-    places = sorted({how.rank_of(0), how.pp // 2, how.rank_of(how.stages - 1)})
+    last = how.stages - 1
+    places = sorted({how.rank_of(stage) for stage in (0, min(1, last), last)})
     return tuple(place * each for place in places)
 
 
