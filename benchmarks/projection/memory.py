@@ -1,4 +1,4 @@
-"""Holds simulated peaks of memory against those of real runs on this machine's processor.
+"""Holds counted and simulated peaks of memory against real runs on this machine's processor.
 
     python -m benchmarks.projection.memory [--only TEXT] [--keep] [--json FILE]
 
@@ -21,6 +21,8 @@ from pathlib import Path
 from llmb.config import Parallelism, ShapeName
 from llmb.simulation.rank import simulate
 from llmb.workloads import find
+from llmb.workloads.checkpointing import OP, recomputed_blocks
+from llmb.workloads.memory import MIXED, MemoryJob, StorageRecipe, own, peak_memory
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Case:
     zero: int = 0
     sac_freq: str | None = None
     mixed_precision: bool = False
+    #: FP32 is quick on a processor without BF16 instructions; it is counted, not simulated.
+    precision: str = "BF16"
 
     @property
     def name(self) -> str:
@@ -42,7 +46,13 @@ class Case:
         parts += [f"{key} {value}" for key, value in (*self.sizes.items(), *self.mesh.items())]
         parts += [f"zero {self.zero}"] if self.zero else []
         parts += [f"sac {self.sac_freq}"] if self.sac_freq else []
+        parts += [self.precision] if self.precision != "BF16" else []
         return ", ".join([*parts, *(["mixed precision"] if self.mixed_precision else [])])
+
+    @property
+    def stored(self) -> StorageRecipe:
+        """What the run stores."""
+        return MIXED if self.mixed_precision else own(2 if self.precision == "BF16" else 4)
 
     @property
     def parallelism(self) -> Parallelism:
@@ -68,6 +78,8 @@ def _llama(hidden: int, intermediate: int, layers: int, length: int) -> dict[Sha
 NOTHING = _llama(64, 128, 2, 16)
 _WIDE, _DEEP = _llama(1600, 3200, 6, 256), _llama(1024, 2816, 8, 512)
 _LONG = _llama(512, 1536, 8, 1024)
+_FLAT, _FEW = _llama(1024, 2816, 4, 128), _llama(512, 1536, 4, 256)
+_SMALL: dict[ShapeName, int] = {"num_hidden_layers": 4, "sequence_length": 256}
 _SHORT: dict[ShapeName, int] = {"num_hidden_layers": 6, "sequence_length": 512}
 CASES = (
     Case("llama-1.4b", _WIDE),
@@ -85,6 +97,10 @@ CASES = (
     Case("llama-1.4b", _DEEP, 1, {"dp_replicate": 2}),
     Case("llama-1.4b", _DEEP, 2, {"tp": 2}),
     Case("llama-1.4b", _DEEP, 1, {"pp": 2}),
+    Case("llama-1.4b", _FLAT, 1, precision="FP32"),
+    Case("llama-1.4b", _FEW, 4, precision="FP32"),
+    Case("llama-1.4b", _FEW, 4, precision="FP32", sac_freq="1/1"),
+    Case("gpt2-125m", _SMALL, 2, precision="FP32"),
 )
 
 
@@ -103,7 +119,8 @@ def measured(case: Case, *, keep: bool) -> int:
     words += ["--mixed-precision" if case.mixed_precision else "--no-mixed-precision"]
     with tempfile.TemporaryDirectory() as folder:
         command = [*around, sys.executable, "-m", "llmb", "run", "--quiet", "--json", "--audit=off"]
-        command += [f"--workload={case.workload}", "--plugin=cpu", "--precision=BF16"]
+        command += [f"--workload={case.workload}", "--plugin=cpu"]
+        command += [f"--precision={case.precision}"]
         command += ["--warmup-steps=1", "--timed-steps=1", *options, *words]
         done = subprocess.run(
             [*command, f"--output-dir={folder}"], capture_output=True, text=True, check=False
@@ -112,6 +129,23 @@ def measured(case: Case, *, keep: bool) -> int:
         sys.exit(done.stderr)
     every = json.loads(done.stdout)["topology"]["ranks"]
     return max(int(rank["peak_memory_bytes"]) for rank in every)
+
+
+def counted(case: Case) -> float:
+    """Return the peak by the memory model (``llmb.workloads.memory``)."""
+    workload = find(case.workload, case.sizes)
+    return peak_memory(
+        MemoryJob(
+            workload.shape,
+            case.stored,
+            micro_batch=case.micro_batch,
+            micro_batches=case.parts,
+            parallelism=case.parallelism,
+            recomputed=recomputed_blocks(case.sac_freq, workload.shape.num_hidden_layers),
+            recompute="op" if case.sac_freq == OP else "none",
+            moments=workload.recipe.optimizer.moments,
+        )
+    ).total
 
 
 def simulated(case: Case) -> dict[str, int]:
@@ -143,16 +177,21 @@ def main() -> None:
     for case in CASES:
         if asked.only not in case.name:
             continue
-        mesh = str(case.mesh)
+        mesh = f"{case.precision} {case.mesh}"
         if mesh not in bases:
-            nothing = Case("llama-1.4b", NOTHING, 1, case.mesh)
-            bases[mesh] = measured(nothing, keep=asked.keep) - sum(simulated(nothing).values())
+            nothing = Case("llama-1.4b", NOTHING, 1, case.mesh, precision=case.precision)
+            bases[mesh] = round(measured(nothing, keep=asked.keep) - counted(nothing))
             print(f"without a model, {mesh}: {bases[mesh] / 1e9:.3f} GB", flush=True)
-        parts = simulated(case)
-        real, said = measured(case, keep=asked.keep) - bases[mesh], sum(parts.values())
-        rows.append({"case": case.name, "measured": real, "simulated": said, "parts": parts})
-        off = 100 * (said / real - 1)
-        print(f"{case.name}: {said / 1e9:.3f} GB for {real / 1e9:.3f} ({off:+.1f} %)", flush=True)
+        parts = simulated(case) if case.precision == "BF16" else {}
+        real = measured(case, keep=asked.keep) - bases[mesh]
+        found = {"simulated": sum(parts.values()), "counted": counted(case)}
+        rows.append({"case": case.name, "measured": real, **found, "parts": parts})
+        words = [
+            f"{how} {size / 1e9:.3f} GB ({100 * (size / real - 1):+.1f} %)"
+            for how, size in found.items()
+            if size
+        ]
+        print(f"{case.name}: {real / 1e9:.3f} GB measured, {', '.join(words)}", flush=True)
     if asked.json:
         asked.json.write_text(json.dumps({"bases": bases, "rows": rows}, indent=1))
 

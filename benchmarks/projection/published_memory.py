@@ -18,9 +18,9 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from llmb.config import Parallelism
 from llmb.processes.modes import checkpointing
 from llmb.projection.job import RECOMPUTE, Job, Model
-from llmb.projection.memory import peak_memory
 from llmb.simulation.rank import simulate
 from llmb.workloads import find
+from llmb.workloads.memory import MEGATRON
 
 #: GiB by ranks.
 PUBLISHED = {8: 82.4, 128: 67.0}
@@ -64,8 +64,8 @@ def main() -> None:
             parts = {what: round(size / _GIB, 1) for what, size in found.peak.items()}
             print(f"  simulated, {name}: {found.peak_bytes / _GIB:.1f} GiB {parts}", flush=True)
         for recompute in RECOMPUTE:
-            job = Job(model, dp=ranks, zero=3, micro_batch=2, recompute=recompute)
-            print(f"  projected, {recompute}: {peak_memory(job).total / _GIB:.1f} GiB")
+            job = Job(model, dp=ranks, zero=3, micro_batch=2, recompute=recompute, stored=MEGATRON)
+            print(f"  projected, {recompute}: {job.memory.total / _GIB:.1f} GiB")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from llmb.projection.calibration import calibrated
 from llmb.projection.hardware_files import Hardware, load
 from llmb.projection.job import Job, Model, Recompute
 from llmb.projection.step_time import Constants, step_time
+from llmb.workloads.memory import MEGATRON
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[1] / "llmb" / "projection" / "constants.json"
@@ -72,6 +73,7 @@ def job_of(row: dict[str, Any]) -> Job:
         fused_attention=row["flash"],
         fused_elementwise=row["compiled"],
         overlapped_tp=row["tpov"],
+        stored=MEGATRON,
     )
 
 

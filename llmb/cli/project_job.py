@@ -55,6 +55,14 @@ def _of_both(function: F) -> F:
             ),
             click.option("--world-size", type=COUNT, help="Devices [default: the original's]."),
             click.option(
+                "--stored",
+                type=click.Choice(["llmb", "llmb-mixed", "megatron"]),
+                default="llmb",
+                show_default=True,
+                help="System whose stored tensors are counted: llmb's loop in BF16, the loop with "
+                "--mixed-precision, or Megatron's mixed precision with fused kernels.",
+            ),
+            click.option(
                 "--tokens", type=AMOUNT, help="Tokens of the training, for node-hours and days."
             ),
             click.option(
@@ -137,6 +145,7 @@ def _asked(flags: Mapping[str, Any]) -> JobRequest:
         sequence_parallel=bool(flags.get("sequence_parallel")),
         fused_elementwise=not flags.get("unfused"),
         overlapped_tp=bool(flags.get("overlap_tp")),
+        stored=flags["stored"],
     )
 
 
@@ -170,6 +179,7 @@ def _described(found: Projection, tokens: float | None) -> dict[str, Any]:
         "world_size": found.step.world_size,
         "fits": found.fits,
         "memory": {**memory.parts(), "total": memory.total},
+        "memory_counts": job.stored.description,
         "parts": found.time.parts(),
         "constants": asdict(found.basis.constants),
         "expected_error_percent": found.basis.expected_error_percent,
@@ -183,9 +193,17 @@ def _search(
     from llmb.projection.job import Model
     from llmb.projection.jobs import devices_of, sequences_of
     from llmb.projection.search import search
+    from llmb.workloads.memory import RECIPES
 
     devices, sequences = devices_of(workload, asked), sequences_of(workload, asked)
-    found = search(Model.of(workload.shape), devices, sequences, hardware, by.constants)
+    found = search(
+        Model.of(workload.shape),
+        devices,
+        sequences,
+        hardware,
+        by.constants,
+        stored=RECIPES[asked.stored],
+    )
     best = found.best[0]
     others = [one for one in found.by_mesh if one not in found.best]
     rows = [
@@ -254,6 +272,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
             row[1:] = [f"{seconds:.4g}", f"{100 * seconds / total:.1f} %"]
         table.add_row(*row, *(held[at] if at < len(held) else ("", "")))
     console.print(table)
+    console.print(Text(f"memory counts {result['memory_counts']}", "dim"))
     if "search" in result:
         _show_search(result["search"], console)
 

@@ -57,7 +57,7 @@ def command(**flags: Any) -> None:
 
     Shows, per rank, memory (parameters, weights, gradients, moments and activations in bytes, and
     the share of each at the peak) and work (FLOPs, collectives by kind and mesh dimension). Of a
-    pipeline the first, a middle and the last stage are shown; --rank selects others. Nothing is
+    pipeline the first, the second and the last rank are shown; --rank selects others. Nothing is
     sent, and no number is computed.
 
     \b
@@ -136,9 +136,14 @@ def _mesh(workload: Workload, flags: dict[str, Any]) -> Parallelism:
 
 
 def _telling(how: Parallelism) -> tuple[int, ...]:
-    """Return the first rank of the first, a middle and the last stage."""
+    """Return the first rank of the first, second and last place in a pipeline.
+
+    One of the three is the fullest: of all ranks with two neighbours, the second has the most
+    micro-batches in flight.
+    """
     each = how.world_size // how.pp
-    places = sorted({how.rank_of(0), how.pp // 2, how.rank_of(how.stages - 1)})
+    last = how.stages - 1
+    places = sorted({how.rank_of(stage) for stage in (0, min(1, last), last)})
     return tuple(place * each for place in places)
 
 

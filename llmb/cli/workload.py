@@ -35,7 +35,8 @@ def list_workloads(as_json: bool) -> None:
     """List every workload: family, sizes, parameters, modes, memory of a training step.
 
     Sizes are layers / heads / key-value heads / hidden / feed-forward / sequence / vocabulary.
-    Memory is for a training step with one sequence; without training, for the weights.
+    Memory is the peak of llmb's own training step of one sequence; without training, the weights.
+    Example for other steps and systems: llmb project job --workload llama-1.4b.
 
     \b
     llmb workload list
@@ -160,7 +161,7 @@ def _console() -> Console:
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     recipe, shapes = found["recipe"], found["shapes"]
     optimizer = recipe["optimizer"]
-    what = "training, one sequence a step" if "train" in found["modes"] else "weights"
+    what = "llmb's training step of one sequence" if "train" in found["modes"] else "weights"
     trained = [
         f"{optimizer['name']}, lr {optimizer['lr']:g}, weight decay {optimizer['weight_decay']:g}",
         f"betas {optimizer['betas']}" if optimizer["name"] == "AdamW" else "",

@@ -11,13 +11,14 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from llmb.families.family import TRANSFORM, Family, Gemm, ProbeParts, Size, Slice
+from llmb.families.family import TRANSFORM, BlockBytes, Family, Gemm, ProbeParts, Size, Slice
 from llmb.reference.shapes import Shape
 
 __all__ = [
     "FAMILIES",
     "SHAPES",
     "TRANSFORM",
+    "BlockBytes",
     "Family",
     "Gemm",
     "ProbeParts",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from llmb.config import Mode
-from llmb.families.family import TRANSFORM, Family, Gemm, ProbeParts, Size, Slice
+from llmb.families.family import TRANSFORM, BlockBytes, Family, Gemm, ProbeParts, Size, Slice
 from llmb.reference.shapes import BertShape, Shape
 
 #: Share of the tokens that are to be found again: ``llmb.reference.data.MASKED``, without torch.
@@ -117,11 +117,16 @@ class BertFamily(Family[BertShape]):
             "cls.predictions.bias": (words,),
         }
 
-    def block_bytes(self, shape: BertShape, value: int, mixed: int) -> int:
+    def block_bytes(self, shape: BertShape, value: int, mixed: int) -> BlockBytes:
         """Return the bytes that a token of one block leaves."""
-        masks = 10 if shape.dropout else 0
-        columns = 2 * shape.intermediate_size
-        return shape.hidden_size * (8 * value + 12 * mixed + masks) + columns * value
+        hidden = shape.hidden_size
+        # With dropout: two masks, and queries and keys in float32.
+        masks, wide = (2, 8) if shape.dropout else (0, 0)
+        return BlockBytes(
+            norms=hidden * (2 * value + 12 * mixed + masks),
+            inputs=hidden * 2 * value,
+            sliced=hidden * (4 * value + wide) + 2 * shape.intermediate_size * value,
+        )
 
     def probe_parts(self, shape: BertShape) -> ProbeParts:
         """Return what the isolating probes are about."""

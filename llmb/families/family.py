@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Generic, TypeVar
 
-from llmb.config import Mode
+from llmb.config import Mode, Parallelism
 from llmb.errors import UsageError
 from llmb.families.hugging_face import HuggingFaceConfig
 from llmb.reference.shapes import Shape
@@ -51,6 +51,23 @@ class ProbeParts:
     offsets: tuple[str, ...] = ()
     #: The matrix between the last layer and the head, or None.
     between: str | None = None
+
+
+@dataclass(frozen=True)
+class BlockBytes:
+    """Activation bytes per token of one block, by how ranks of tensor parallelism share them."""
+
+    #: Full on each rank; with sequence parallelism a part.
+    norms: float = 0.0
+    #: Full on each rank: inputs of products, gathered from the other ranks.
+    inputs: float = 0.0
+    #: A part on each rank: heads, and columns of the feed-forward network.
+    sliced: float = 0.0
+
+    def of_rank(self, how: Parallelism) -> float:
+        """Return the bytes of one rank. Example: ``norms + inputs + sliced / 2`` with tp 2."""
+        norms = self.norms / how.tp if how.sequence_parallel else self.norms
+        return norms + self.inputs + self.sliced / how.tp
 
 
 class Slice(Enum):
@@ -133,11 +150,21 @@ class Family(ABC, Generic[S]):
         """Return name -> size of every parameter. Matrices are ``[out, in]``."""
 
     @abstractmethod
-    def block_bytes(self, shape: S, value: int, mixed: int) -> int:
+    def block_bytes(self, shape: S, value: int, mixed: int) -> BlockBytes:
         """Return the activation bytes per token that one block keeps for the backward pass.
 
         ``value`` is the size of a value in bytes; ``mixed`` is 1 under autocast, otherwise 0.
         """
+
+    def product_bytes(self, shape: S, value: int, mixed: int) -> BlockBytes:
+        """Return the bytes per token of a block that keeps its input and its products' results."""
+        hidden, share = shape.hidden_size, self.key_value_heads(shape) / shape.num_attention_heads
+        queries = shape.num_attention_heads * shape.head_dim
+        ups = 2 if self.is_gated(shape) else 1
+        return BlockBytes(
+            norms=2 * hidden * value + hidden * (4 if mixed else value),
+            sliced=value * (queries * (2 + 2 * share) + ups * shape.intermediate_size),
+        )
 
     @abstractmethod
     def probe_parts(self, shape: S) -> ProbeParts:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import PositiveFloat, PositiveInt
 
 from llmb.errors import UsageError
-from llmb.families.family import Family, Gemm, ProbeParts, Size, Slice
+from llmb.families.family import BlockBytes, Family, Gemm, ProbeParts, Size, Slice
 from llmb.families.hugging_face import HuggingFaceConfig
 from llmb.reference.shapes import Gpt2Shape, Shape
 
@@ -154,10 +154,14 @@ class Gpt2Family(Family[Gpt2Shape]):
                 sizes[f"h.{i}.{name}.bias"] = size[:1]
         return {f"{_PREFIX}{name}": size for name, size in sizes.items()}
 
-    def block_bytes(self, shape: Gpt2Shape, value: int, mixed: int) -> int:
+    def block_bytes(self, shape: Gpt2Shape, value: int, mixed: int) -> BlockBytes:
         """Return the bytes that a token of one block leaves."""
-        columns = 2 * shape.intermediate_size
-        return shape.hidden_size * (8 * value + 4 * mixed) + columns * value
+        hidden = shape.hidden_size
+        return BlockBytes(
+            norms=hidden * (2 * value + 4 * mixed),
+            inputs=hidden * 2 * value,
+            sliced=value * (4 * hidden + 2 * shape.intermediate_size),
+        )
 
     def probe_parts(self, shape: Gpt2Shape) -> ProbeParts:
         """Return what the isolating probes are about."""

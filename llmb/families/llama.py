@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import PositiveFloat, PositiveInt
 
 from llmb.errors import UsageError
-from llmb.families.family import Family, Gemm, ProbeParts, Size, Slice
+from llmb.families.family import BlockBytes, Family, Gemm, ProbeParts, Size, Slice
 from llmb.families.hugging_face import HuggingFaceConfig
 from llmb.reference.shapes import LlamaShape, Shape, UngatedLlamaShape
 
@@ -167,11 +167,15 @@ class LlamaFamily(Family[LlamaShape]):
             "lm_head.weight": (words, hidden),
         }
 
-    def block_bytes(self, shape: LlamaShape, value: int, mixed: int) -> int:
+    def block_bytes(self, shape: LlamaShape, value: int, mixed: int) -> BlockBytes:
         """Return the bytes that a token of one block leaves."""
-        keys = 2 * shape.num_key_value_heads * shape.head_dim * value
+        hidden, keys = shape.hidden_size, 2 * shape.num_key_value_heads * shape.head_dim
         columns = shape.intermediate_size * (4 if shape.gated else 2)
-        return shape.hidden_size * (4 * value + 16 + 6 * mixed) + keys + columns * value
+        return BlockBytes(
+            norms=hidden * (16 + 6 * mixed),
+            inputs=2 * hidden * value,
+            sliced=value * (2 * hidden + keys + columns),
+        )
 
     def probe_parts(self, shape: LlamaShape) -> ProbeParts:
         """Return what the isolating probes are about."""

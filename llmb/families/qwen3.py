@@ -6,11 +6,12 @@ Parameters have the names of Hugging Face's ``Qwen3ForCausalLM``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from llmb.errors import UsageError
-from llmb.families.family import ProbeParts, Size, Slice
+from llmb.families.family import BlockBytes, ProbeParts, Size, Slice
 from llmb.families.llama import LlamaConfig, LlamaFamily
 from llmb.reference.qwen3_shape import Qwen3Shape, TiedQwen3Shape
 from llmb.reference.shapes import LlamaShape, Shape
@@ -69,12 +70,13 @@ class Qwen3Family(LlamaFamily):
         norms = [f"model.layers.{i}.self_attn.{kind}_norm.weight" for i in layers for kind in "qk"]
         return {**super().parameter_sizes(shape), **dict.fromkeys(norms, (shape.head_dim,))}
 
-    def block_bytes(self, shape: LlamaShape, value: int, mixed: int) -> int:
+    def block_bytes(self, shape: LlamaShape, value: int, mixed: int) -> BlockBytes:
         """Return the bytes that a token of one block leaves."""
         queries = shape.num_attention_heads * shape.head_dim
         normed = queries + shape.num_key_value_heads * shape.head_dim
         wider = 2 * (queries - shape.hidden_size) * value
-        return super().block_bytes(shape, value, mixed) + wider + normed * 8
+        kept = super().block_bytes(shape, value, mixed)
+        return replace(kept, sliced=kept.sliced + wider + normed * 8)
 
     def check(self, shape: LlamaShape) -> None:
         """Refuse odd head sizes, and heads that cannot share keys and values."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from llmb.config import Parallelism
 from llmb.errors import UsageError
 from llmb.families import family_of
-from llmb.reference.shapes import Shape
+from llmb.reference.shapes import LlamaShape, Shape, UngatedLlamaShape
+from llmb.workloads.memory import LLMB, Memory, MemoryJob, StorageRecipe, peak_memory
 
 Recompute = Literal["none", "attention", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -30,6 +32,8 @@ class Model:
     sequence: int
     #: Channels of all query heads together; None: as many as hidden channels.
     queries: int | None = None
+    #: All sizes of the model; None: of a model that is known by the numbers above alone.
+    shape: Shape | None = None
 
     @classmethod
     def of(cls, shape: Shape) -> Model:
@@ -46,6 +50,22 @@ class Model:
             vocabulary=shape.vocab_size,
             sequence=shape.sequence_length,
             queries=heads * shape.head_dim,
+            shape=shape,
+        )
+
+    @property
+    def all_sizes(self) -> Shape:
+        """The shape; without one, a Llama of the known sizes."""
+        if self.shape is not None:
+            return self.shape
+        return (LlamaShape if self.gated else UngatedLlamaShape)(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=round(self.kv_share * self.heads),
+            sequence_length=self.sequence,
         )
 
     @property
@@ -93,6 +113,44 @@ class Job:
     fused_elementwise: bool = True
     #: Whether all-reduces of tensor parallelism run at the same time as products.
     overlapped_tp: bool = False
+    #: What the system stores: llmb's loop, or Megatron's mixed precision. For memory alone.
+    stored: StorageRecipe = LLMB
+    #: Moments of the optimizer per parameter: AdamW 2, SGD 0.
+    moments: int = 2
+
+    @property
+    def memory(self) -> Memory:
+        """Memory of the fullest rank."""
+        return peak_memory(self._stored_job())
+
+    def _stored_job(self) -> MemoryJob:
+        """Return the job for the memory model.
+
+        llmb's loop shares by FSDP2: ``zero`` 1 and 2 keep gathered weights, 3 gathers twice.
+        Its attention stores no scores that could be recomputed.
+        """
+        fused, shards = self.stored.fused, self.zero > 0 and not self.stored.fused
+        return MemoryJob(
+            self.model.all_sizes,
+            self.stored,
+            self.micro_batch,
+            self.micro_batches,
+            Parallelism(
+                dp_replicate=1 if shards else self.dp,
+                dp_shard=self.dp if shards else 1,
+                tp=self.tp,
+                pp=self.pp,
+                reshard_after_forward=self.zero in (0, 3),
+                sequence_parallel=self.sequence_parallel,
+                schedule="1F1B" if fused or self.virtual_stages == 1 else "Interleaved1F1B",
+            ),
+            zero=self.zero if fused else 0,
+            virtual_stages=self.virtual_stages,
+            recompute=self.recompute if fused else "none",
+            recomputed=self.model.layers if self.recompute == "full" else 0,
+            moments=self.moments,
+            fused_attention=self.fused_attention,
+        )
 
     @property
     def devices(self) -> int:

@@ -9,6 +9,7 @@ from llmb.errors import UsageError
 from llmb.projection.job import Job, Model, Recompute
 from llmb.records.run_record import RunRecord
 from llmb.workloads import Workload
+from llmb.workloads.memory import LLMB, RECIPES
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class JobRequest:
     sequence_parallel: bool = False
     fused_elementwise: bool = True
     overlapped_tp: bool = False
+    #: Name of what the system stores (``llmb.workloads.memory.RECIPES``).
+    stored: str = LLMB.name
 
 
 def devices_of(workload: Workload, asked: JobRequest) -> int:
@@ -93,6 +96,8 @@ def job_of(workload: Workload, asked: JobRequest) -> Job:
         sequence_parallel=asked.sequence_parallel,
         fused_elementwise=asked.fused_elementwise,
         overlapped_tp=asked.overlapped_tp,
+        stored=RECIPES[asked.stored],
+        moments=workload.recipe.optimizer.moments,
     ).check()
 
 

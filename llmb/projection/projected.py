@@ -13,11 +13,11 @@ from llmb.projection.calibration import Receipt, calibrated
 from llmb.projection.hardware_files import Hardware
 from llmb.projection.job import Job
 from llmb.projection.jobs import measured_job
-from llmb.projection.memory import Memory, peak_memory
 from llmb.projection.step import figures, measured_step
 from llmb.projection.step_time import Constants, ProjectedStep, step_time
 from llmb.records.run_record import Metric, RunRecord
 from llmb.workloads import Workload
+from llmb.workloads.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def project(
     """
     by = by or basis(hardware)
     time = step_time(job, hardware, by.constants)
-    return Projection(workload, job, hardware, by, time, peak_memory(job))
+    return Projection(workload, job, hardware, by, time, job.memory)
 
 
 def _calibrated(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from llmb.errors import UsageError
 from llmb.projection.hardware_files import Hardware
 from llmb.projection.job import RECOMPUTE, Job, Model
-from llmb.projection.memory import Memory, peak_memory
 from llmb.projection.step_time import Constants, ProjectedStep, step_time
+from llmb.workloads.memory import LLMB, Memory, StorageRecipe
 
 #: Searched values: sequences per micro-batch, and pipeline stages per rank.
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -47,6 +47,7 @@ def search(
     hardware: Hardware,
     constants: Constants,
     keep: int = 10,
+    stored: StorageRecipe = LLMB,
 ) -> Search:
     """Return the fastest layouts of a step of ``sequences`` on ``devices``.
 
@@ -57,9 +58,9 @@ def search(
     found: dict[tuple[int, int], SearchResult] = {}
     best: list[SearchResult] = []
     tried = 0
-    for job in _layouts(model, devices, sequences, left_out):
+    for job in _layouts(Job(model, stored=stored), devices, sequences, left_out):
         tried += 1
-        memory = peak_memory(job)
+        memory = job.memory
         if memory.fits(hardware.memory_bytes) == "no":
             left_out["needs more memory than a device has"] += 1
             continue
@@ -90,10 +91,11 @@ def _fastest(found: list[SearchResult]) -> list[SearchResult]:
     return sorted(found, key=lambda one: (one.time.total, one.job.pp, one.memory.total))
 
 
-def _layouts(model: Model, devices: int, sequences: int, left_out: Counter[str]) -> Iterator[Job]:
+def _layouts(plain: Job, devices: int, sequences: int, left_out: Counter[str]) -> Iterator[Job]:
+    model = plain.model
     for tp in _divisors(devices, _MOST_SLICES):
         for pp in _divisors(devices // tp, _MOST_STAGES):
-            base = Job(model, dp=devices // (tp * pp), tp=tp, pp=pp)
+            base = replace(plain, dp=devices // (tp * pp), tp=tp, pp=pp)
             try:
                 base.check()
             except UsageError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +81,16 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         self._live = self._most = 0
         self._at_most: list[tuple[_Storage, int]] = []
         self._flops = self._activations = 0
+        self._paused = False
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Count nothing in a context: operations that a run makes on tensors without memory."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
 
     def restart(self) -> None:
         """Reset all counts; live storages stay registered."""
@@ -94,6 +105,8 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         """Count ``func`` if all argument tensors are plain local tensors."""
         if any(issubclass(kind, private.WRAPPERS) for kind in types):
             return NotImplemented  # the wrapper calls again with local tensors
+        if self._paused:
+            return func(*args, **(kwargs or {}))
         device = private.device_asked_for(func, args)  # two of three calls end here
         if device is not None:
             return device

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import flop_registry, register_flop_formula
@@ -152,6 +154,55 @@ def resizing(told: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
         yield
     finally:
         torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]
+
+
+@contextmanager
+def trying(pause: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Surround DTensor's trials with ``pause()`` within the context.
+
+    DTensor asks for the shape of a result by the operation on fake tensors of full size. A run's
+    trials take no memory, so that a simulation's must not count. Loss parallelism tries each time.
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    plain = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def tried(self: ShardingPropagator, op_schema: Any) -> Any:
+        with pause():
+            return plain(self, op_schema)
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = tried  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShardingPropagator._propagate_tensor_meta_non_cached = plain  # type: ignore[method-assign]
+
+
+def hold_gradients(stage: nn.Module) -> None:
+    """Let FSDP2 keep whole weights and gradients in ``stage``, as torch's schedules do."""
+    if isinstance(stage, FSDPModule):
+        stage.set_is_last_backward(False)
+        stage.set_reshard_after_backward(False)
+        stage.set_requires_gradient_sync(False)
+
+
+def sum_gradients(stage: nn.Module) -> None:
+    """Let replicas of ``stage`` sum their gradients, as torch's schedules do after a step."""
+    from torch.distributed.pipelining import PipelineStage
+
+    PipelineStage.perform_reduce_grad(SimpleNamespace(submod=stage), 1)  # type: ignore[arg-type]
+
+
+def whole_gradients(model: nn.Module) -> Iterator[Tensor]:
+    """Yield gradients that FSDP2 has not summed over ranks yet, each of full size."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                for held in group.fsdp_params:
+                    found = getattr(held, "_unsharded_param", None)
+                    for value in (held.unsharded_accumulated_grad, getattr(found, "grad", None)):
+                        if value is not None:
+                            yield value
 
 
 def replica(make: Callable[[], Any], group: dist.ProcessGroup) -> Any:

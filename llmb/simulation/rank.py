@@ -35,6 +35,7 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.simulation import private
 from llmb.simulation.ledger import (
     ACTIVATIONS,
+    COLLECTIVES,
     GRADIENTS,
     OPTIMIZER,
     WEIGHTS,
@@ -42,6 +43,7 @@ from llmb.simulation.ledger import (
     Traffic,
 )
 from llmb.workloads import Workload
+from llmb.workloads.memory import in_flight
 
 _DTYPE = torch.bfloat16
 
@@ -128,7 +130,9 @@ def simulate(
             device="cpu",
             precision=BF16,
             mixed_precision=mixed_precision,
-            batch_size=micro_batch,
+            # Of a step's micro-batches an early one and the last differ: ranks sum after the last.
+            batch_size=micro_batch * (early := 2 if how.pp == 1 and micro_batches > 1 else 1),
+            accumulate=early,
             seed=1,
             warmup_steps=1,
             timed_steps=1,
@@ -156,15 +160,25 @@ def _simulated(
     workload: Workload, config: RunConfig, rank: int, micro_batches: int, whole_step: bool
 ) -> Simulated:
     how, job = config.parallelism, _SimulatedRank(workload, config)
-    ledger, piped = job.ledger, job.layout.pipeline is not None
-    with private.fake_tensors(), private.resizing(ledger.resized), ledger:
+    ledger = job.ledger
+    with (
+        private.fake_tensors(),
+        private.resizing(ledger.resized),
+        private.trying(ledger.pause),
+        ledger,
+    ):
         job.make()
         # A first round, not counted: DTensor tries each operation once on full tensors.
-        job.micro_batch()
+        for _ in range(config.accumulate):
+            job.micro_batch()
         job.step()
-        if not piped or micro_batches == 1:  # otherwise earlier micro-batches left gradients
-            job.optimizer.zero_grad(set_to_none=True)
+        stages = tuple(job.layout.pipeline.stages) if job.layout.pipeline else ()
+        several = in_flight(how, stages, micro_batches)
+        job.optimizer.zero_grad(set_to_none=True)
         job.begin()
+        if micro_batches > several:  # earlier micro-batches leave gradients
+            job.micro_batch()
+            ledger.restart()
         job.micro_batch()
         job.step()
         one, held, messages = ledger.found(), job.bytes(), job.messages()
@@ -173,11 +187,11 @@ def _simulated(
             job.begin()
             job.schedule(micro_batches)
     step = ledger.found() if whole_step else None
-    stages = tuple(job.layout.pipeline.stages) if job.layout.pipeline else ()
-    in_flight = _in_flight(how, stages, micro_batches)
     peak = step.peak if step else dict(one.peak)
     if not step:
-        peak[ACTIVATIONS] += (in_flight - 1) * one.activations
+        peak[ACTIVATIONS] += (several - 1) * one.activations
+        # torch has a buffer for each message that a rank receives in a step.
+        peak[COLLECTIVES] += micro_batches * sum(message.bytes for message in messages)
     return Simulated(
         rank=rank,
         world_size=how.world_size,
@@ -187,7 +201,7 @@ def _simulated(
         gradients_bytes=held[GRADIENTS],
         optimizer_bytes=held[OPTIMIZER],
         activations_bytes=one.activations,
-        in_flight=in_flight,
+        in_flight=several,
         flops=one.flops,
         peak=peak,
         collectives=(*messages, *one.collectives),
@@ -204,6 +218,7 @@ class _SimulatedRank:
     def __init__(self, workload: Workload, config: RunConfig) -> None:
         """Build the device mesh, and the model on the meta device."""
         self._workload, self._shape, self._config = workload, workload.shape, config
+        self._micro_batch = config.batch_size // config.accumulate
         self._dtype = torch.float32 if config.mixed_precision else _DTYPE
         self.layout = Layout(config)
         with torch.device("meta"):
@@ -260,6 +275,9 @@ class _SimulatedRank:
             yield WEIGHTS, parameter.detach()
             if parameter.grad is not None:
                 yield GRADIENTS, parameter.grad
+        pipeline = self.layout.pipeline
+        for root in pipeline.stages.values() if pipeline else (self._model,):
+            yield from ((GRADIENTS, value) for value in private.whole_gradients(root))
         for state in self.optimizer.state.values() if self.ours else ():
             yield from ((OPTIMIZER, value) for value in state.values() if isinstance(value, Tensor))
 
@@ -273,20 +291,23 @@ class _SimulatedRank:
 
     def micro_batch(self) -> None:
         """Run one micro-batch forward and backward through the rank's stages, or the model."""
-        batch = make_batch(1, self._config.batch_size, self._shape)
+        batch = make_batch(1, self._micro_batch, self._shape)
         pipeline, last = self.layout.pipeline, self._config.parallelism.stages - 1
         if pipeline is None:
-            with self._autocast():
+            with self.layout.part(self._autocast()):
                 loss = self._program(batch.ids, labels=batch.labels, **batch.extra)
             loss.backward()
             return
         for number, stage in pipeline.stages.items():
+            private.hold_gradients(stage)
             output = stage(self._state() if number else batch.ids)
             result = causal_loss(output, batch.labels) if number == last else output
             result.backward(None if number == last else torch.empty_like(output))
 
     def step(self) -> None:
-        """Run one optimizer step, as in a run."""
+        """Run one optimizer step, as in a run; a pipeline's replicas sum gradients before."""
+        for stage in self.layout.pipeline.stages.values() if self.layout.pipeline else ():
+            private.sum_gradients(stage)
         self.layout.add_up(self._model)
         self.optimizer.step()
 
@@ -298,7 +319,7 @@ class _SimulatedRank:
         """Return an example state between stages, ``[micro-batch, sequence, hidden]`` in BF16."""
         how, shape = self._config.parallelism, self._shape
         length = shape.sequence_length // (how.tp if how.sequence_parallel else 1)
-        state = torch.empty(self._config.batch_size, length, shape.hidden_size, dtype=_DTYPE)
+        state = torch.empty(self._micro_batch, length, shape.hidden_size, dtype=_DTYPE)
         if how.sequence_parallel:
             with private.real_tensors():
                 slices = self.layout.mesh.part("tp")
@@ -320,7 +341,7 @@ class _SimulatedRank:
         """Run all micro-batches through the rank's stages by torch's schedule."""
         how, pipeline, shape = self._config.parallelism, self.layout.pipeline, self._shape
         assert pipeline is not None, "simulate refuses others"
-        size = self._config.batch_size
+        size = self._micro_batch
         batch = make_batch(1, size * micro_batches, shape)
         ids = batch.ids[:size]
         state, last = self._state(), how.stages - 1
@@ -343,16 +364,3 @@ class _SimulatedRank:
             loss=lambda output, labels: causal_loss(output, labels) / micro_batches,
         )
         schedule.step(batch.ids, target=batch.labels, losses=[], return_outputs=False)
-
-
-def _in_flight(how: Parallelism, stages: tuple[int, ...], micro_batches: int) -> int:
-    """Return how many micro-batches a rank has in flight. Example: 4 for stage 0 of 4 (1F1B).
-
-    GPipe and LoopedBFS start all micro-batches before the first backward pass. For schedules with
-    two stages per rank, the number is an upper bound for both stages together.
-    """
-    if not stages:
-        return 1
-    if how.schedule in ("GPipe", "LoopedBFS"):
-        return micro_batches
-    return min(micro_batches, how.stages - min(stages))

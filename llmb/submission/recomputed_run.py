@@ -56,7 +56,8 @@ from llmb.wire.messages import (
     StreamToReplay,
     Tick,
 )
-from llmb.workloads.arithmetic import activation_bytes, parameter_count
+from llmb.workloads.arithmetic import parameter_count
+from llmb.workloads.memory import MemoryJob, activations_at_loss, own
 from llmb.workloads.workload import Workload
 
 FP64 = Precision(name="FP64", bits=64, dtype="float64")
@@ -503,12 +504,14 @@ def _needed(config: RunConfig, workload: Workload) -> int:
         generated=config.new_tokens or 0,
         copied=False,
     )
-    own = needed_bytes(workload, config.precision, config.global_batch_size, load)
+    needed = needed_bytes(workload, config.precision, config.global_batch_size, load)
     passes = _REFERENCE_BYTES * parameter_count(workload.shape)
     if config.mode is Mode.TRAIN:  # without a backward pass almost nothing is kept
         wide = FP64 if config.precision.dtype == "float32" else FP32
-        passes += 2 * activation_bytes(workload.shape, wide, config.global_batch_size)
-    return max(own, passes)
+        stored, size = own(wide.bytes_per_value), config.global_batch_size
+        job = MemoryJob(workload.shape, stored, size, scores=False)
+        passes += 2 * int(activations_at_loss(job))
+    return max(needed, passes)
 
 
 def _estimate_s(planned: RecomputePlan, config: RunConfig, rates: Rates, start_s: float) -> float:

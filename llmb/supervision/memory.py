@@ -10,8 +10,15 @@ from llmb.errors import NotEnoughMemoryError
 from llmb.records import draws
 from llmb.wire.messages import Offer
 from llmb.workloads import LADDER, Workload, find
-from llmb.workloads.arithmetic import activation_bytes, inference_bytes, parameter_count
-from llmb.workloads.checkpointing import recomputed_blocks
+from llmb.workloads.arithmetic import inference_bytes, parameter_count
+from llmb.workloads.checkpointing import OP, recomputed_blocks
+from llmb.workloads.memory import (
+    MemoryJob,
+    activations_at_loss,
+    held_memory,
+    peak_memory,
+    recipe_of,
+)
 
 #: Bytes of a process without the model: interpreter, torch, blocks kept by the allocator.
 _PROCESS_BYTES = 2**30
@@ -47,6 +54,8 @@ class Load:
     mode: Mode = Mode.TRAIN
     #: Number of blocks that keep only the block's input for the backward pass.
     recomputed: int = 0
+    #: Blocks keep their products and recompute everything else (``--sac-freq op``).
+    by_operation: bool = False
     #: In mode generate: positions of the key-value cache, and positions of the kept logits.
     cached: int = 0
     generated: int = 0
@@ -68,6 +77,7 @@ class Load:
         return cls(
             config.mode,
             recomputed=recomputed_blocks(config.sac_freq, layers),
+            by_operation=config.sac_freq == OP,
             cached=(config.prompt_length or 0) + new,
             generated=new,
             parallelism=config.parallelism,
@@ -76,6 +86,20 @@ class Load:
             audited=config.audit is not AuditMode.OFF,
             copied=not compares_all(config, workload),
             host=is_cpu(config.device),
+        )
+
+    def job(self, workload: Workload, precision: Precision, batch_size: int) -> MemoryJob:
+        """Return the step for the memory model; ``batch_size``: sequences of a micro-batch."""
+        return MemoryJob(
+            workload.shape,
+            recipe_of(precision),
+            micro_batch=batch_size,
+            micro_batches=self.accumulate,
+            parallelism=self.parallelism,
+            recomputed=self.recomputed,
+            recompute="op" if self.by_operation else "none",
+            moments=workload.recipe.optimizer.moments,
+            scores=self.host,
         )
 
 
@@ -115,27 +139,26 @@ def needed_bytes(
         cache, generated = batch_size * load.cached, batch_size * load.generated
         own = inference_bytes(workload.shape, precision, batch_size, cache, generated)
         return weights + weights // 4 + int(own * _INFERENCE_SLACK) + _PROCESS_BYTES
-    moments = workload.recipe.optimizer.moments
-    state = (2 + moments) * weights  # weights, gradients and moments
-    activations = activation_bytes(
-        workload.shape, precision, batch_size, recomputed=load.recomputed, scores=load.host
-    )
+    job = load.job(workload, precision, batch_size)
+    peak, held = peak_memory(job), held_memory(job)
     # After the window, the probes edit and sketch the largest weights (at batch size 1: 1.1 GB of
     # llama-1.4b). If a copy of all weights is kept, each worker reserves the memory beforehand.
     audit = weights // 4 + (weights if load.copied else 0) if load.audited else 0
     mesh = load.parallelism
-    held = (state + audit) // (mesh.dp_shard * mesh.tp * mesh.pp)
-    held += _of_ranks(weights, workload.shape.num_hidden_layers, load)
-    # Every rank first creates the full model, and then keeps the rank's own shard.
-    held = max(held, weights)
-    kept = activations * _tensor_share(mesh)
-    gradients = weights // (mesh.dp_shard * mesh.tp * mesh.pp)  # grow as activations shrink
+    audit //= mesh.dp_shard * mesh.tp * mesh.pp
     if load.host:
-        most = max(_HOST_SLACK * kept - gradients, _HOST_FEW * kept)
+        kept = activations_at_loss(job)
+        freed = max(_HOST_SLACK * kept - held.gradients, _HOST_FEW * kept)
+        # Gathered weights, and gradients that ranks have not shared yet.
+        more = (peak.buffers - held.buffers, peak.gradients - held.gradients)
+        most = held.total + sum(max(0.0, part) for part in more) + freed
     else:
-        most = max(_DEVICE_SLACK * kept - gradients, _READING * gradients)
+        slack = (_DEVICE_SLACK - 1) * (peak.activations + peak.logits)
+        most = max(peak.total + slack, held.total + _READING * held.gradients)
+    # Every rank first creates the full model, and then keeps the rank's own shard.
+    most = max(most + audit, weights)
     widened = _of_wide_products(workload, batch_size) if precision.products is not None else 0
-    return held + int(most) + widened + _PROCESS_BYTES
+    return int(most) + widened + _PROCESS_BYTES
 
 
 def _of_wide_products(workload: Workload, batch_size: int) -> int:
@@ -148,27 +171,6 @@ def _of_wide_products(workload: Workload, batch_size: int) -> int:
     attention = 4 * 4 * tokens * shape.hidden_size * shape.num_hidden_layers
     widest = max(shape.vocab_size, shape.intermediate_size, shape.hidden_size)
     return attention + 2 * 4 * (_WIDENED_AT_ONCE + tokens * widest)
-
-
-def _of_ranks(weights: int, layers: int, load: Load) -> int:
-    """Return the additional bytes per rank for parallelism, such as DDP's buckets."""
-    mesh = load.parallelism
-    mine = weights // (mesh.tp * mesh.pp)
-    if mesh.dp_shard == 1:
-        return mine if mesh.dp_replicate > 1 else 0  # DDP's buckets: the gradients once more
-    # With resharding after forward, the current block and the next block are gathered.
-    gathered = min(mine, 2 * mine // layers) if mesh.reshard_after_forward else mine
-    # Gradients are sharded after the last micro-batch: until then each rank has full gradients.
-    return gathered + (mine if load.accumulate > 1 else 0)
-
-
-def _tensor_share(mesh: Parallelism) -> float:
-    """Return a rank's share of the activations under tensor parallelism.
-
-    A block keeps 34 bytes per token and channel, of which 24 are sharded. With sequence parallelism
-    all 34 bytes are sharded (Korthikanti et al. 2022, arXiv 2205.05198, equations 2 and 4).
-    """
-    return 1 / mesh.tp if mesh.sequence_parallel else (10 + 24 / mesh.tp) / 34
 
 
 def check_memory(

@@ -1,4 +1,4 @@
-"""Parameters, FLOPs, GEMM shapes and memory of every model family, in closed form. No torch."""
+"""Parameters, FLOPs, GEMM shapes and memory without training, in closed form. No torch."""
 
 from __future__ import annotations
 
@@ -77,49 +77,6 @@ def _forward_flops(shape: Shape, keys: int) -> int:
     weights = sum(g.k * g.n * g.count for g in gemms(shape))
     width = shape.num_attention_heads * shape.head_dim
     return 2 * (weights + keys * width * shape.num_hidden_layers)
-
-
-def training_bytes(
-    shape: Shape, precision: Precision, batch_size: int, *, moments: int = 2, recomputed: int = 0
-) -> int:
-    """Return the estimated peak bytes of a training step: state plus activations.
-
-    State is exact: weights, gradients and the optimizer's ``moments`` (AdamW has two, plain SGD
-    none) in the stored dtype. Example: AdamW in float32 takes 16 bytes per parameter. See
-    ``activation_bytes`` for the activations.
-    """
-    state = (2 + moments) * precision.bytes_per_value * parameter_count(shape)
-    return state + activation_bytes(shape, precision, batch_size, recomputed=recomputed)
-
-
-def activation_bytes(
-    shape: Shape,
-    precision: Precision,
-    batch_size: int,
-    *,
-    recomputed: int = 0,
-    scores: bool = False,
-) -> int:
-    """Return the activation bytes at the start of the backward pass of ``batch_size`` sequences.
-
-    The count follows the tensors that autograd keeps in the reference models, block by block.
-    tests/unit/workloads/test_activations.py compares the count with measured tensors. Norms keep
-    two values in float32; products and gates keep their inputs. The ``recomputed`` blocks keep
-    their input only, plus all activations of a single block at a time. ``scores``: attention with
-    dropout keeps each attention score, as on a CPU.
-    """
-    layers, tokens = shape.num_hidden_layers, batch_size * shape.sequence_length
-    value = 2 if precision.master_weights else precision.bytes_per_value
-    # Autocast keeps 16-bit copies of the weights of products; sums and norms are in float32.
-    mixed, copies = int(precision.master_weights), 2 * parameter_count(shape)
-    kept = shape.num_hidden_layers - max(0, recomputed - 1)
-    each = family_of(shape).block_bytes(shape, value, mixed)
-    if scores and vars(shape).get("dropout"):
-        each += 12 * shape.num_attention_heads * shape.sequence_length
-    head = 3 * shape.vocab_size * (4 if mixed else value) + shape.hidden_size * (8 + value)
-    residual = recomputed * shape.hidden_size * (4 if mixed else value)
-    held = copies * kept // layers if mixed else 0
-    return tokens * (kept * each + residual + head) + held
 
 
 def inference_bytes(

@@ -7,8 +7,9 @@ from typing import Any
 
 from llmb.config import BF16, FP16, FP32, Mode, Precision
 from llmb.workloads import published
-from llmb.workloads.arithmetic import parameter_count, training_bytes, weight_bytes
+from llmb.workloads.arithmetic import parameter_count, weight_bytes
 from llmb.workloads.conventions import CONVENTIONS
+from llmb.workloads.memory import MemoryJob, peak_memory, recipe_of
 from llmb.workloads.workload import DOCUMENTS, Workload
 
 #: float32 weights, gradients and moments, computing in BF16.
@@ -17,7 +18,7 @@ _PRECISIONS = (FP32, MIXED_BF16, BF16, FP16)
 
 
 def memory(workload: Workload) -> dict[str, int]:
-    """Return bytes by precision: of a training step at batch size 1, or of the weights only.
+    """Return bytes by precision: the peak of a training step at batch size 1 in llmb's loop.
 
     Workloads without mode train get the bytes of the weights. Example of a key: ``BF16 mixed``.
     """
@@ -25,7 +26,8 @@ def memory(workload: Workload) -> dict[str, int]:
     if Mode.TRAIN not in workload.modes:
         return {p.name: weight_bytes(shape, p) for p in _PRECISIONS}
     moments = workload.recipe.optimizer.moments
-    return {p.name: training_bytes(shape, p, 1, moments=moments) for p in _PRECISIONS}
+    jobs = {p.name: MemoryJob(shape, recipe_of(p), moments=moments) for p in _PRECISIONS}
+    return {name: round(peak_memory(job).total) for name, job in jobs.items()}
 
 
 def facts(workload: Workload) -> dict[str, Any]:

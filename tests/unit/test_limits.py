@@ -198,7 +198,7 @@ LIMITS: dict[str, dict[str, float]] = {
         "_MOST": 3.0,
         "_BEYOND": 2.0,
     },
-    "projection.memory": {
+    "workloads.memory_job": {
         "_FITS": 0.85,
         "_FITS_NOT": 1.1,
     },

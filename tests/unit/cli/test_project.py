@@ -181,6 +181,8 @@ def test_a_job_on_hardware_is_projected_part_by_part_with_its_expected_error():
         "full",
         "--zero",
         1,
+        "--stored",
+        "megatron",
     )
     found = data(*words, "--tokens", 1e12)
     assert sum(found["parts"].values()) == pytest.approx(figures(found)["step_time_s"])

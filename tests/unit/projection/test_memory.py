@@ -8,8 +8,8 @@ import pytest
 
 from llmb.errors import UsageError
 from llmb.projection.job import Job, Model
-from llmb.projection.memory import Memory, peak_memory
 from llmb.reference.shapes import LlamaShape
+from llmb.workloads.memory import MEGATRON, Memory
 
 #: Four layers, of which each keeps for a token, in bytes: 64 of norms and branches, 64 of
 #: attention, 128 of its feed-forward network. Matrices of a layer: 4 * 8 * 8 + 2 * 8 * 32.
@@ -25,6 +25,14 @@ MODEL = Model(
 )
 LAYER = 16 * 256
 LOGITS = 10 * 16 * 100
+#: Gains of the norms, two of a layer and the last.
+GAINS = (2 * 4 + 1) * 8
+
+
+def peak_memory(job: Job) -> Memory:
+    return replace(job, stored=MEGATRON).memory
+
+
 STAGES = Job(MODEL, pp=4, micro_batches=4)
 
 
@@ -48,13 +56,15 @@ def test_where_logits_are_few_the_first_stage_is_the_fullest_and_has_none() -> N
     assert (found.activations, found.logits) == (4 * LAYER, 0.0)
 
 
-@pytest.mark.parametrize(("vocabulary", "last"), [(76, False), (77, True)])
+@pytest.mark.parametrize(("vocabulary", "last"), [(75, False), (76, True)])
 def test_the_fuller_of_first_and_last_stage_is_the_one_that_counts(
     vocabulary: int, last: bool
 ) -> None:
     found = of_vocabulary(vocabulary)
     assert (found.logits > 0) is last
-    assert found.activations + found.logits == max(4 * LAYER, LAYER + 10 * 16 * vocabulary)
+    # The last stage has the gain of the last norm, 18 bytes each of 8.
+    fullest = max(4 * LAYER, LAYER + 10 * 16 * vocabulary + 18 * 8)
+    assert found.activations + found.logits + 18 * 8 * last == fullest
 
 
 def test_the_first_stage_has_no_more_micro_batches_on_their_way_than_there_are() -> None:
@@ -73,9 +83,11 @@ def test_grouped_heads_keep_fewer_keys_and_values_for_the_backward_pass() -> Non
     assert peak_memory(Job(GROUPED)).activations == 4 * LAYER - less
 
 
-@pytest.mark.parametrize(("part", "each"), [("weights", 2), ("gradients", 4), ("optimizer", 12)])
+@pytest.mark.parametrize(
+    ("part", "each"), [("weights", 2), ("gradients", 4), ("moments", 8), ("master", 4)]
+)
 def test_grouped_heads_have_smaller_matrices_of_keys_and_values(part: str, each: int) -> None:
-    parameters = 4 * (2.5 * 8 * 8 + 2 * 8 * 32) + 2 * 100 * 8
+    parameters = 4 * (2.5 * 8 * 8 + 2 * 8 * 32) + 2 * 100 * 8 + GAINS
     assert getattr(peak_memory(Job(GROUPED)), part) == each * parameters
 
 
@@ -83,7 +95,7 @@ def test_grouped_heads_are_shared_by_slices_like_any_other() -> None:
     whole, sliced = peak_memory(Job(GROUPED)), peak_memory(Job(GROUPED, tp=2))
     norms = 4 * 16 * 64  # which every slice keeps
     assert sliced.activations - norms == (whole.activations - norms) / 2
-    assert sliced.weights == whole.weights / 2
+    assert sliced.weights - 2 * GAINS == (whole.weights - 2 * GAINS) / 2
 
 
 @pytest.mark.parametrize(("groups", "share"), [(8, 1.0), (2, 0.25), (1, 0.125)])
@@ -94,7 +106,8 @@ def test_the_share_of_key_value_heads_is_that_of_the_shape(groups: int, share: f
 
 # -- what a layout changes --------------------------------------------------------------------
 
-PARAMETERS = 4 * 768 + 2 * 100 * 8
+MATRICES = 4 * 768 + 2 * 100 * 8
+PARAMETERS = MATRICES + GAINS
 
 
 @pytest.mark.parametrize(
@@ -128,20 +141,21 @@ def test_where_all_is_recomputed_a_layer_keeps_its_input_and_one_is_worked_on(
 
 
 @pytest.mark.parametrize(
-    ("zero", "weights", "gradients", "state"),
+    ("zero", "weights", "gradients", "state", "gathered"),
     [
-        (0, 2 * PARAMETERS, 4 * PARAMETERS, 12 * PARAMETERS),
-        (1, 2 * PARAMETERS, 4 * PARAMETERS, 3 * PARAMETERS),
-        (2, 2 * PARAMETERS, PARAMETERS, 3 * PARAMETERS),
+        (0, 2 * PARAMETERS, 4 * PARAMETERS, 12 * PARAMETERS, 0),
+        (1, 2 * PARAMETERS, 4 * PARAMETERS, 3 * PARAMETERS, 0),
+        (2, 2 * PARAMETERS, PARAMETERS, 3 * PARAMETERS, 0),
         # Two layers are gathered at a time: of both their weights and their gradients.
-        (3, PARAMETERS / 2 + 2 * 2 * 768, PARAMETERS + 2 * 2 * 768, 3 * PARAMETERS),
+        (3, PARAMETERS / 2, PARAMETERS, 3 * PARAMETERS, 2 * 2 * 2 * (768 + 16)),
     ],
 )
 def test_each_stage_of_zero_shares_one_thing_more_among_replicas(
-    zero: int, weights: float, gradients: float, state: float
+    zero: int, weights: float, gradients: float, state: float, gathered: float
 ) -> None:
     found = peak_memory(Job(MODEL, dp=4, zero=zero))
-    assert (found.weights, found.gradients, found.optimizer) == (weights, gradients, state)
+    assert (found.weights, found.gradients) == (weights, gradients)
+    assert (found.moments + found.master, found.buffers) == (state, gathered)
 
 
 def test_several_stages_a_rank_have_somewhat_more_micro_batches_on_their_way() -> None:
@@ -154,7 +168,8 @@ def test_slices_share_logits_and_the_total_is_of_all_parts() -> None:
     found = peak_memory(Job(MODEL, tp=2))
     assert found.logits == LOGITS / 2
     assert found.total == sum(found.parts().values())
-    assert list(found.parts()) == ["weights", "gradients", "optimizer", "activations", "logits"]
+    state = ["weights", "gradients", "moments", "master"]
+    assert list(found.parts()) == [*state, "activations", "buffers", "logits"]
 
 
 @pytest.mark.parametrize(
@@ -194,4 +209,4 @@ def test_a_layout_that_can_be_is_the_job_itself(layout: dict) -> None:
 def test_a_jobs_amounts_are_products_of_its_layout() -> None:
     job = Job(MODEL, dp=2, tp=2, pp=4, micro_batch=3, micro_batches=5)
     assert (job.devices, job.sequences, job.tokens) == (16, 30, 480)
-    assert job.rank_parameters == PARAMETERS / 8
+    assert job.rank_parameters == MATRICES / 8

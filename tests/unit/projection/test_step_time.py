@@ -16,11 +16,11 @@ from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
 from llmb.projection.jobs import JobRequest, job_of
-from llmb.projection.memory import Memory, peak_memory
 from llmb.projection.search import search
 from llmb.projection.step_time import step_time
 from llmb.workloads import WORKLOADS
 from llmb.workloads.arithmetic import parameter_count
+from llmb.workloads.memory import MEGATRON, Memory
 
 MODEL = Model(32, 4096, 16384, 32, 1.0, False, 32000, 2048)
 H100, CONSTANTS = load("h100"), calibration.constants()
@@ -82,16 +82,17 @@ def test_what_was_measured_of_a_node_takes_the_place_of_what_is_assumed():
     micro=st.sampled_from([1, 2, 7]),
 )
 def test_more_work_never_takes_less_time_and_a_faster_device_never_more(tp, pp, dp, zero, micro):
-    job = Job(MODEL, dp=dp, tp=tp, pp=pp, zero=zero, micro_batch=micro, micro_batches=8)
+    layout = {"dp": dp, "tp": tp, "pp": pp, "zero": zero}
+    job = Job(MODEL, **layout, micro_batch=micro, micro_batches=8, stored=MEGATRON)
     found = parts(job)
     assert all(value >= 0 for value in found.parts().values())
     assert parts(replace(job, micro_batches=16)).total > found.total
     assert parts(replace(job, recompute="full")).total > found.total
     faster = H100.model_copy(update={"peak_flops": 2 * H100.peak_flops})
     assert step_time(job, faster, CONSTANTS).total <= found.total
-    memory = peak_memory(job)
-    assert peak_memory(replace(job, recompute="full")).activations < memory.activations
-    assert peak_memory(replace(job, zero=min(3, zero + 1))).total <= memory.total * 1.3
+    memory = job.memory
+    assert replace(job, recompute="full").memory.activations < memory.activations
+    assert replace(job, zero=min(3, zero + 1)).memory.total <= memory.total * 1.3
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_the_originals_layout_of_the_1t_model_is_taken_from_the_workload():
     aurora = load("aurora")
     seconds = step_time(job, aurora, CONSTANTS).total
     assert 54 < seconds < 200, "longer than the document's formula, which leaves much out"
-    assert peak_memory(job).fits(aurora.memory_bytes) == "yes"
+    assert replace(job, stored=MEGATRON).memory.fits(aurora.memory_bytes) == "yes"
     with pytest.raises(UsageError, match="does not divide 770 devices"):
         job_of(WORKLOADS["alcf-1t"], JobRequest(world_size=770, global_batch=8))
     with pytest.raises(UsageError, match="are not so many micro-batches"):
@@ -206,7 +207,7 @@ def test_what_is_said_of_the_constants_is_what_they_do_on_the_published_rows():
     for rows in tables.values():
         means.append(100 * sum(map(abs, off(rows, CONSTANTS))) / len(rows))
         for row in rows:
-            share = peak_memory(of_row(row)).total / load(row["hw"].lower()).memory_bytes
+            share = of_row(row).memory.total / load(row["hw"].lower()).memory_bytes
             assert share < 1.1, f"{row['name']} ran"
     # What was left out of a fit is a little worse off than what was in it.
     assert 0.5 * receipt.expected_error_percent < sum(means) / len(means)
@@ -263,4 +264,4 @@ def test_replicas_that_lie_on_several_nodes_talk_over_the_network():
     ("share", "word"), [(0.85, "yes"), (0.86, "tight"), (1.10, "tight"), (1.11, "no")]
 )
 def test_what_fills_the_memory_is_tight_and_what_is_a_tenth_more_does_not_fit(share, word):
-    assert Memory(share * 1e9, 0, 0, 0, 0).fits(1e9) == word
+    assert Memory(weights=share * 1e9).fits(1e9) == word

@@ -15,11 +15,11 @@ from llmb.config import Parallelism
 from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
-from llmb.projection.memory import peak_memory
 from llmb.projection.step_time import GRADIENT, VALUE, step_time
 from llmb.reference.models import model_of
 from llmb.workloads import WORKLOADS, find
 from llmb.workloads.arithmetic import parameter_count
+from llmb.workloads.memory import MemoryJob, held_memory
 from tests.unit.simulation.test_rank import NAMES, said, simulate, simulated, small
 
 LINK = 1e6
@@ -45,16 +45,11 @@ def of_other_families(*families):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_rank_holds_is_that_of_matrices_in_other_formats(name):
+def test_what_a_rank_holds_between_passes_is_that_of_the_memory_model(name):
     workload, found = small(name), simulated(name=name)
-    model = Model.of(workload.shape)
-    memory, parameters = peak_memory(Job(model)), parameter_count(workload.shape)
-    assert (memory.weights, found.weights_bytes) == (2 * model.parameters, 2 * parameters)
-    # Gradients, weights and both moments in float32 there; all in BF16, as llmb trains, here.
-    assert (memory.gradients, found.gradients_bytes) == (4 * model.parameters, 2 * parameters)
-    moments = workload.recipe.optimizer.moments
-    assert memory.optimizer == (4 + 2 * 4) * model.parameters
-    assert found.optimizer_bytes == 2 * moments * parameters
+    held = held_memory(MemoryJob(workload.shape, moments=workload.recipe.optimizer.moments))
+    assert (held.weights, held.gradients) == (found.weights_bytes, found.gradients_bytes)
+    assert (held.moments, held.master, held.buffers) == (found.optimizer_bytes, 0, 0)
 
 
 @pytest.mark.parametrize("name", of_other_families("bert"))

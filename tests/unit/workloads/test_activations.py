@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from llmb.config import BF16, FP32, Precision
 from llmb.observe.passes import bare
 from llmb.reference.data import Batch, make_batch
-from llmb.reference.shapes import BertShape, Shape
+from llmb.reference.shapes import Shape
 from llmb.workloads import find
-from llmb.workloads.arithmetic import activation_bytes
+from llmb.workloads.memory import MemoryJob, activations_at_loss, recipe_of
 
 MIXED = BF16.model_copy(update={"master_weights": True})
 NAMES = (
@@ -76,5 +76,5 @@ def test_activations_are_counted_within_a_twentieth(
     shape = find(name, {}).shape
     shape = replace(shape, num_hidden_layers=3, vocab_size=5000)
     batch = make_batch(1, 1, shape)
-    found = activation_bytes(shape, precision, size, scores=isinstance(shape, BertShape))
+    found = activations_at_loss(MemoryJob(shape, recipe_of(precision), size))
     assert found == pytest.approx(counted(shape, precision, batch, size), rel=0.05)

@@ -7,18 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from llmb.config import BF16, FP32, Mode
+from llmb.config import Mode
 from llmb.reference.llama import Llama
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import (
-    activation_bytes,
     causal_flops_per_token,
     flops_of,
     flops_per_token,
     gemms,
     least_flops_per_token,
     parameter_count,
-    training_bytes,
 )
 
 OFFICIAL = LlamaShape()
@@ -108,35 +106,6 @@ def test_grouped_key_and_value_products_are_narrower_than_the_query_product() ->
     by_name = {gemm.name: gemm for gemm in gemms(GROUPED)}
     assert (by_name["q_proj"].n, by_name["q_proj"].count) == (24, 3)
     assert (by_name["k_proj, v_proj"].n, by_name["k_proj, v_proj"].count) == (12, 6)
-
-
-@pytest.mark.parametrize(("precision", "size"), [(FP32, 4), (BF16, 2)])
-def test_training_state_is_four_values_a_parameter_in_the_stored_format(
-    precision: object, size: int
-) -> None:
-    state = 4 * size * parameter_count(OFFICIAL)
-    one, two = (training_bytes(OFFICIAL, precision, n) for n in (1, 2))
-    assert state == 2 * one - two  # what remains at batch size 0
-
-
-def test_master_weights_need_the_state_of_float32() -> None:
-    masters = BF16.model_copy(update={"master_weights": True})
-    ours, theirs = (
-        training_bytes(OFFICIAL, precision, 1) - activation_bytes(OFFICIAL, precision, 1)
-        for precision in (masters, FP32)
-    )
-    assert ours == theirs
-
-
-def test_the_official_run_in_bf16_at_batch_size_1_is_estimated_between_11_and_13_gb() -> None:
-    assert 11.4e9 < training_bytes(OFFICIAL, BF16, 1) < 13e9
-
-
-def test_of_recomputed_layers_one_at_a_time_is_there() -> None:
-    none, one, two = (training_bytes(OFFICIAL, BF16, 1, recomputed=n) for n in (0, 1, 2))
-    inputs = OFFICIAL.sequence_length * OFFICIAL.hidden_size * 2  # BF16
-    assert one == none + inputs, "its input is kept, and all of it while it is computed again"
-    assert two < one - 5 * inputs, "of the second only the input"
 
 
 def test_a_token_that_trains_takes_three_passes_and_any_other_one() -> None:
