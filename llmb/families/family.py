@@ -59,7 +59,7 @@ class BlockBytes:
 
     #: Full on each rank; with sequence parallelism a part.
     norms: float = 0.0
-    #: Full on each rank: inputs of products, gathered from the other ranks.
+    #: Full on each rank: inputs of products, gathered from the other ranks, or results to add up.
     inputs: float = 0.0
     #: A part on each rank: heads, and columns of the feed-forward network.
     sliced: float = 0.0
@@ -162,7 +162,9 @@ class Family(ABC, Generic[S]):
         queries = shape.num_attention_heads * shape.head_dim
         ups = 2 if self.is_gated(shape) else 1
         return BlockBytes(
-            norms=2 * hidden * value + hidden * (4 if mixed else value),
+            norms=hidden * (4 if mixed else value),
+            # Results of the last products, before the ranks add them up.
+            inputs=2 * hidden * value,
             sliced=value * (queries * (2 + 2 * share) + ups * shape.intermediate_size),
         )
 
