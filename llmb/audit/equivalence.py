@@ -41,6 +41,9 @@ _FEW = 16
 _TWO_ELEMENTS = "cls.seq_relationship.bias"
 #: Share of the sampled gradients that must be left for a comparison.
 _ENOUGH = 0.5
+#: FP16 under autocast: the loss is scaled by up to 2^16, and a step with overflowed gradients is
+#: skipped. Its gradients cannot be compared, so whoever lets them overflow gets no verdict.
+_OVERFLOWED = "the scaled gradients overflowed, as FP16 may in a few steps: run again"
 
 
 def judge_live(
@@ -65,7 +68,11 @@ def judge_live(
     comparison = _GradientComparison(mine, theirs, precision)
     faults += comparison.faults()
     faults += _loss_fault(seen, own, reference, precision)
-    faults += _glance_fault(glanced, probed.last_step) if glanced is not None else []
+    if glanced is not None:
+        faults += _glance_fault(glanced, probed.last_step, precision)
+    live = (one for name, one in seen.items() if name.startswith("live/"))
+    if not missing and _overflowed(live, precision):
+        return not_observed("E1", f"the last step: {_OVERFLOWED}", evidence)
     return comparison.finding("E1", faults, "the last step's loss and gradients", evidence)
 
 
@@ -96,6 +103,8 @@ def judge_step(
     """
     right = reference["step"]
     mine = _by_segment(step, seen[f"{step.index}/gradient"], right)
+    if _overflowed([seen[f"{step.index}/gradient"]], precision):
+        return not_observed("G1", f"step {step.index}: {_OVERFLOWED}", evidence)
     runs = ways(honest, precision.name), ways(reference, "host")
     theirs, hosts = ([_by_segment(step, w.get("step"), right) for w in whose] for whose in runs)
     if "host/step" not in reference:
@@ -107,7 +116,8 @@ def judge_step(
             del one[name]
     without = [name for name in step.without_gradient if name not in padding]
     faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
-    faults += [fault for index in audited_steps for fault in _glance_fault(seen, index)]
+    for index in audited_steps:
+        faults += _glance_fault(seen, index, precision)
     if not faults and (left < _ENOUGH * len(right) or _is_rough(theirs, hosts, precision)):
         return not_observed("G1", f"step {step.index}: {ROUGH}", evidence)
     comparison = _GradientComparison(mine, theirs, precision, _untold(step, right, runs[0]))
@@ -160,6 +170,21 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
     }
 
 
+def _overflowed(shown: Iterable[Array], precision: Precision) -> bool:
+    """Tell whether a run with scaled gradients has a gradient that is not finite."""
+    return _is_scaled(precision) and not all(map(_is_finite, shown))
+
+
+def _is_scaled(precision: Precision) -> bool:
+    return precision.master_weights and precision.dtype == "float16"
+
+
+def _is_finite(shown: Array) -> bool:
+    if isinstance(shown, Apart):
+        return math.isfinite(shown.distance)
+    return all(map(math.isfinite, shown))
+
+
 def _rough_parts(hosts: Sequence[Mapping[str, Gap]], precision: Precision) -> set[str]:
     """Return the parameters in which even the host's honest run is far from the reference.
 
@@ -186,13 +211,17 @@ def _roughest(ways: Iterable[Mapping[str, Gap]]) -> float:
     return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def _glance_fault(seen: Arrays, index: int) -> list[str]:
-    """Return a fault where gradients changed after the worker learned of the audit."""
+def _glance_fault(seen: Arrays, index: int, precision: Precision) -> list[str]:
+    """Return a fault where gradients changed after the worker learned of the audit.
+
+    NaN differs from NaN, except where scaled gradients may overflow.
+    """
+    scaled = _is_scaled(precision)
     asked = seen.get(f"{index}/asked")
     later = [seen.get(f"{index}/asked {when}") for when in ("before", "after")]
     if asked and all(one is not None and len(one) == len(asked) for one in later):
         pairs = [pair for one in later if one is not None for pair in zip(asked, one, strict=True)]
-        changed = sum(a != b for a, b in pairs)
+        changed = sum(a != b and not (scaled and math.isnan(a) and math.isnan(b)) for a, b in pairs)
         if not changed:
             return []
         return [f"{changed} gradients of step {index} changed once it was to be looked at"]
@@ -253,8 +282,8 @@ def _no_part_is_rougher(device: Arrays, host: Arrays, reference: Arrays) -> bool
 
 def _is_whole(shown: Array | None, right: Array) -> bool:
     if isinstance(shown, Apart):
-        return math.isfinite(shown.distance)
-    return shown is not None and len(shown) == len(right) and all(map(math.isfinite, shown))
+        return _is_finite(shown)
+    return shown is not None and len(shown) == len(right) and _is_finite(shown)
 
 
 def _error(shown: Arrays, reference: Arrays) -> float:

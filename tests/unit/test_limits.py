@@ -40,6 +40,9 @@ LIMITS: dict[str, dict[str, float]] = {
     "audit.namespace": {
         "_MOST_PAIRS": 250_000,
     },
+    "audit.optimizer": {
+        "_MOST_SKIPPED": 8,
+    },
     "audit.outputs": {
         "_LEAST_NARROW": 2.0**-9,
         "_ROUGHER": 0.75,

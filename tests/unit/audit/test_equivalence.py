@@ -454,6 +454,29 @@ def test_a_glance_that_is_no_number_does_not_agree_with_itself(bad: float) -> No
 # -- the yardstick --------------------------------------------------------------------------
 
 
+SCALED = FP16.model_copy(update={"master_weights": True})
+HUGE = [math.inf, *RIGHT["a"][1:]]
+
+
+@pytest.mark.parametrize(
+    ("precision", "status"), [(SCALED, Status.NOT_OBSERVED), (FP16, Status.FAIL)]
+)
+def test_only_scaled_gradients_may_overflow_in_the_last_step_and_then_nothing_is_observed(
+    precision: Precision, status: Status
+) -> None:
+    found = live(every(0.001), 0.001, precision=precision, **{"live/a": HUGE})
+    assert found.status is status
+
+
+def test_an_audited_step_whose_scaled_gradients_overflowed_twice_alike_is_no_fault() -> None:
+    bad = {name: [math.nan, 1.0] for name in ("5/asked", "5/asked before", "5/asked after")}
+    found = live(every(0.001), 0.001, precision=SCALED, steps=glances(**bad))
+    assert found.status is Status.PASS
+    changed = {**bad, "5/asked after": [math.nan, 2.0]}
+    found = live(every(0.001), 0.001, precision=SCALED, steps=glances(**changed))
+    assert found.status is Status.FAIL
+
+
 def plausible(
     honest: Mapping[str, float] | float = 0.01,
     host: float | None = 0.01,

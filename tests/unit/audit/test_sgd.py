@@ -105,6 +105,14 @@ def test_steps_may_be_left_out_only_where_gradients_are_scaled() -> None:
     assert "2 steps were left out, and no gradient is scaled" in found.message
 
 
+def test_more_steps_left_out_than_an_honest_run_has_break_the_rule() -> None:
+    honest = lambda p: build_optimizer(p, CONSTANTS)  # noqa: E731
+    assert first_rule(honest, skipped=8, scaled=True).status is Status.PASS
+    found = first_rule(honest, skipped=9, scaled=True)
+    assert found.status is Status.FAIL
+    assert "9 steps were left out, 8 at most may be" in found.message
+
+
 # -- O2 -------------------------------------------------------------------------------------------
 
 
