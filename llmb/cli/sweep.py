@@ -111,7 +111,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.wire.forking import fork_server
 
     directory, planned = _begin(ctx, flags)
-    watcher = _StderrWatcher(quiet=flags["quiet"])
+    watcher = _StderrWatcher(directory.path, quiet=flags["quiet"])
     watcher.say(_opening(directory))
     for note in (*planned.notes, *_left_out(directory.plan)):
         watcher.say(f"note: {note}")
@@ -246,8 +246,12 @@ def _resume(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _StderrWatcher:
-    """Says on stderr which point is at work; the run's own progress is shown below it."""
+    """Says on stderr which point is at work, and writes the page of each run when it ends.
 
+    The run's own progress is shown below.
+    """
+
+    folder: Path
     quiet: bool
 
     def say(self, text: str) -> None:
@@ -267,10 +271,19 @@ class _StderrWatcher:
     def ended(self, state: PointState, *, kept: bool) -> None:
         """Say what became of a point."""
         how = "kept: " if kept else ""
+        if state.run is not None and state.measured and not kept:
+            _write_report(self.folder / state.run)
         if state.measured:
             self.say(f"{state.point}: {how}{state.measured.tokens_per_second:,.2f} tokens/s")
         else:
             self.say(f"{state.point}: {how}{state.message or state.status}")
+
+
+def _write_report(run_directory: Path) -> None:
+    from llmb.cli import pages
+    from llmb.records.bundle import read_record
+
+    pages.write_report(run_directory, read_record(run_directory))
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,77 @@
+"""Writes the pages of runs: ``report.html`` in a run directory, or a file that a user names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.records.run_record import RunRecord
+
+
+def write_report(run_directory: Path, record: RunRecord) -> Path | None:
+    """Write ``report.html`` of a finished run, and return its path.
+
+    The record is on the disk already. No fault of the page may cost the run: whatever goes wrong is
+    one line on stderr, and None is returned.
+    """
+    from llmb.records.run_directory import REPORT
+
+    path = run_directory / REPORT
+    try:
+        put(path, run_page_of(record))
+    except Exception as error:
+        said = printable(f"{type(error).__name__}: {error}".split("\n")[0])
+        again = f"llmb show {printable(str(run_directory))} --html"
+        click.echo(f"llmb: no page of this run ({said}); to try again: {again}", err=True)
+        return None
+    return path
+
+
+def run_page_of(record: RunRecord) -> str:
+    """Return the page of ``record``, with the command that repeats the run if it can be shown."""
+    from llmb.cli.show import command_line
+    from llmb.errors import BundleRefusedError
+    from llmb.report.run_page import run_page
+
+    try:
+        command: str | None = command_line(record)
+    except BundleRefusedError:
+        command = None
+    return run_page(record, command)
+
+
+def put(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``: the whole file, or none.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def put_for_user(path: Path, text: str) -> None:
+    """Write ``text`` to the file that an option names, and say where.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from llmb.errors import UsageError
+
+    try:
+        put(path, text)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"{printable(str(path))}: cannot write there ({reason})") from None
+    click.echo(f"page: {printable(str(path))}")
