@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from llmb.config import Mode
 from llmb.records.ceiling import Ceiling, GemmCeiling
 from llmb.records.run_record import RunRecord
-from llmb.report.run_figures import REST, Part, colour
+from llmb.report.run_figures import REST, BarPart, colour
 
 
 @dataclass(frozen=True)
-class Product:
+class CeilingProduct:
     """One matrix product of the model, as timed alone, all directions together."""
 
     name: str
@@ -35,10 +35,10 @@ class Product:
 class CeilingParts:
     """The products of a run's ceiling; ``budget`` divides the measured step, empty if it cannot."""
 
-    products: tuple[Product, ...]
+    products: tuple[CeilingProduct, ...]
     #: The better of the two ceilings, before or after the run.
     ceiling: Ceiling
-    budget: tuple[Part, ...]
+    budget: tuple[BarPart, ...]
 
 
 def ceiling_parts(record: RunRecord) -> CeilingParts | None:
@@ -76,14 +76,14 @@ def _step_s(record: RunRecord) -> float:
 
 def _product(
     name: str, gemms: Sequence[GemmCeiling], best: Ceiling, scale: float | None, step_s: float
-) -> Product:
+) -> CeilingProduct:
     rates = {one.direction: 2 * one.m * one.k * one.n / one.best_s for one in gemms}
     spent = sum(one.best_s * one.count for one in gemms)
     rate = sum(2 * one.m * one.k * one.n * one.count for one in gemms) / spent
     most = best.best_product_flops_per_second
     taken = None if scale is None else scale * spent
     first = gemms[0]
-    return Product(
+    return CeilingProduct(
         name=name,
         sizes=(first.m, first.k, first.n),
         count=first.count,
@@ -97,13 +97,13 @@ def _product(
     )
 
 
-def _budget(products: Sequence[Product]) -> list[Part]:
+def _budget(products: Sequence[CeilingProduct]) -> list[BarPart]:
     parts = [
-        Part(one.name, one.of_step, f"{one.of_step:.1%}", colour(n))
+        BarPart(one.name, one.of_step, f"{one.of_step:.1%}", colour(n))
         for n, one in enumerate(products)
         if one.of_step is not None
     ]
     rest = 1 - sum(part.share for part in parts)
     if not parts or rest < 0:  # products were faster in the step than alone
         return []
-    return [*parts, Part("all else", rest, f"{rest:.1%}", REST)]
+    return [*parts, BarPart("all else", rest, f"{rest:.1%}", REST)]

@@ -323,7 +323,7 @@ def _sparkline(name: str, values: Sequence[float]) -> Drawing:
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """A part of a whole; ``share`` of 1. ``style`` is a colour of ``template/run.css``."""
 
     name: str
@@ -341,7 +341,7 @@ def colour(n: int) -> str:
     return f"part-{n % 8}"
 
 
-def shares_bar(what: str, parts: Sequence[Part]) -> Drawing:
+def shares_bar(what: str, parts: Sequence[BarPart]) -> Drawing:
     """Return one bar of all ``parts``; their shares add up to 1 or less."""
     areas, x = [], 0.0
     for part in parts:

@@ -18,7 +18,7 @@ from llmb.report import run_figures
 from llmb.report.ceiling_parts import CeilingParts, ceiling_parts
 from llmb.report.drawing import Drawing, seconds
 from llmb.report.render import NOT_MEASURED, number
-from llmb.report.run_figures import REST, Part, colour
+from llmb.report.run_figures import REST, BarPart, colour
 from llmb.report.runs import hardware_of
 from llmb.report.scales import Scale, scales
 from llmb.report.templates import page_of
@@ -234,18 +234,18 @@ def _per_second(amount: float, timing: RepeatTiming) -> str:
     return NOT_MEASURED if window_ns <= 0 else f"{amount / (window_ns / 1e9):,.4g}"
 
 
-def _budget(parts: CeilingParts | None) -> tuple[Drawing, tuple[Part, ...]] | None:
+def _budget(parts: CeilingParts | None) -> tuple[Drawing, tuple[BarPart, ...]] | None:
     if parts is None or not parts.budget:
         return None
     return run_figures.shares_bar("A step of the timed window", parts.budget), parts.budget
 
 
-def _recipe_bar(record: RunRecord) -> tuple[Drawing, tuple[Part, ...]] | None:
+def _recipe_bar(record: RunRecord) -> tuple[Drawing, tuple[BarPart, ...]] | None:
     recipe = record.precision_recipe
     if recipe is None or recipe.largest is None:
         return None
     parts = tuple(
-        Part(
+        BarPart(
             share.format or NOT_MEASURED,
             share.flops_share,
             f"{share.flops_share:.1%}",

@@ -111,7 +111,7 @@ def hostile(words: str) -> RunRecord:
         data["precision_recipe"] = {
             "rows": [
                 {
-                    "product": words,
+                    "product": words[:100],
                     "direction": "forward",
                     "format": words,
                     "layers": 1,

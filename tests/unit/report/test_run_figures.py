@@ -10,7 +10,7 @@ from llmb.measure import statistics
 from llmb.records.run_record import RunRecord
 from llmb.report import run_figures
 from llmb.report.ceiling_parts import ceiling_parts
-from llmb.report.run_figures import Part
+from llmb.report.run_figures import BarPart
 from tests import builders
 
 
@@ -118,7 +118,7 @@ def test_a_gauge_is_drawn_over_the_fences_and_missing_readings_are_left_out() ->
 
 
 def test_parts_of_a_bar_lie_side_by_side_and_never_leave_it() -> None:
-    parts = [Part("a", 0.5, "50 %", "part-0"), Part("b", 0.7, "70 %", "part-1")]
+    parts = [BarPart("a", 0.5, "50 %", "part-0"), BarPart("b", 0.7, "70 %", "part-1")]
     first, second = run_figures.shares_bar("x", parts).areas
     assert (first.x, first.width, second.x, second.width) == (0, 50, 50, 50)
 
