@@ -61,8 +61,8 @@ def put(path: Path, text: str) -> None:
         raise
 
 
-def put_for_user(path: Path, text: str) -> None:
-    """Write ``text`` to the file that an option names, and say where.
+def put_for_user(path: Path, text: str, *, say: bool = True) -> None:
+    """Write ``text`` to the file that an option names, and say where unless ``say`` is False.
 
     Raises:
         UsageError: the file cannot be written.
@@ -74,4 +74,5 @@ def put_for_user(path: Path, text: str) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"{printable(str(path))}: cannot write there ({reason})") from None
-    click.echo(f"page: {printable(str(path))}")
+    if say:
+        click.echo(f"page: {printable(str(path))}")

@@ -121,7 +121,7 @@ def _page(record: RunRecord, command: str | None) -> str:
         meaning=MEANING[record.audit.verdict],
         verdict=record.audit.verdict.value,
         headline=headline(record),
-        interval=interval(record),
+        interval=interval_words(record.result.ci95),
         tiles=list(_tiles(record)),
         broken=[f for f in record.audit.findings if f.status in (Status.FAIL, Status.FLAG)],
         rates=drawn(lambda: run_figures.block_rates(record)),
@@ -177,9 +177,8 @@ def headline(record: RunRecord) -> str:
     return number(record.result.tokens_per_second)
 
 
-def interval(record: RunRecord) -> str | None:
-    """Return the 95 % interval in words. Example: ``11.1 to 12.4``."""
-    ends = record.result.ci95
+def interval_words(ends: tuple[float, float] | None) -> str | None:
+    """Return a 95 % interval in words. Example: ``11.1 to 12.4``."""
     return None if ends is None else f"{number(ends[0])} to {number(ends[1])}"
 
 
