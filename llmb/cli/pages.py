@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,18 +18,26 @@ if TYPE_CHECKING:
 def write_report(run_directory: Path, record: RunRecord) -> Path | None:
     """Write ``report.html`` of a finished run, and return its path.
 
-    The record is on the disk already. No fault of the page may cost the run: whatever goes wrong is
-    one line on stderr, and None is returned.
+    The record is on the disk already: ``write_or_warn``.
+    """
+    again = f"; to try again: llmb show {printable(str(run_directory))} --html"
+    return write_or_warn(run_directory, lambda: run_page_of(record), again)
+
+
+def write_or_warn(folder: Path, page: Callable[[], str], again: str = "") -> Path | None:
+    """Write ``page`` as ``report.html`` into ``folder``, and return its path.
+
+    Results are on the disk already, and no fault of a page may cost them: a fault is one line on
+    stderr, and None is returned.
     """
     from llmb.records.run_directory import REPORT
 
-    path = run_directory / REPORT
+    path = folder / REPORT
     try:
-        put(path, run_page_of(record))
+        put(path, page())
     except Exception as error:
         said = printable(f"{type(error).__name__}: {error}".split("\n")[0])
-        again = f"llmb show {printable(str(run_directory))} --html"
-        click.echo(f"llmb: no page of this run ({said}); to try again: {again}", err=True)
+        click.echo(f"llmb: {printable(str(path))} is not written ({said}){again}", err=True)
         return None
     return path
 

@@ -124,6 +124,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         raise Interrupted(by, line) from error
     found = overview.summed(directory.plan, states)
     _draw(directory, found)
+    _write_page(directory, found)
     _print(directory, found, as_json=flags["as_json"])
     _end(directory, found)
 
@@ -194,6 +195,13 @@ def _draw(directory: SweepDirectory, found: Overview) -> None:
         return
     for name, data in drawn.items():
         directory.write(name, data)
+
+
+def _write_page(directory: SweepDirectory, found: Overview) -> None:
+    from llmb.cli import pages
+    from llmb.report.sweep_page import sweep_page
+
+    pages.write_or_warn(directory.path, lambda: sweep_page(found))
 
 
 def _print(directory: SweepDirectory, found: Overview, *, as_json: bool) -> None:

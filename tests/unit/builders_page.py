@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmb.records.node_report import (
+    CollectiveRate,
+    DeviceCeiling,
+    Limits,
+    NodeDevice,
+    NodeReport,
+    NodeStep,
+    Outlier,
+    Speed,
+)
 from llmb.records.run_record import RunRecord
 from tests import builders
 
@@ -127,3 +137,54 @@ def hostile(words: str) -> RunRecord:
         }
 
     return builders.edited(builders.make_record(repeats=1), edit)
+
+
+def node_report(words: str = "H100", slow: float = 0.7) -> NodeReport:
+    """Return the report of four devices, the last of which is ``slow``; ``words`` are its texts."""
+    devices = [
+        NodeDevice(
+            index=n,
+            name=f"fast:{n}",
+            description=words,
+            ceiling=DeviceCeiling(
+                product_flops_per_second=6e14 * speed,
+                of_datasheet=0.6 * speed,
+                memory_bytes_per_second=2.5e12,
+            ),
+            alone=Speed(
+                run=f"alone/fast-{n}/run" if n else words,
+                tokens_per_second=20_000 * speed,
+                ci95=(19_900 * speed, 20_100 * speed),
+                of_datasheet=0.4,
+                of_ceiling=0.7,
+            ),
+        )
+        for n, speed in enumerate((1.0, 0.99, 1.0, slow))
+    ]
+    steps = [
+        NodeStep(name="doctor", status="done", seconds=2.0),
+        NodeStep(name="alone", status="done", seconds=50.0, messages=(words,)),
+        NodeStep(name="ddp", status="failed", seconds=20.0, messages=(words,)),
+    ]
+    return NodeReport(
+        created_utc=words,
+        llmb_version="0.2.0",
+        plugin=words,
+        precision="BF16",
+        workload=words,
+        size="full",
+        batch_size=8,
+        limits=Limits(device=0.9, together=0.9, efficiency=0.8),
+        steps=tuple(steps),
+        devices=tuple(devices),
+        collectives=tuple(
+            CollectiveRate(kind=kind, bytes=2**28, seconds=0.004, bus_bytes_per_second=rate)
+            for kind, rate in (("all_reduce", 2e11), ("broadcast", 1e11))
+        ),
+        ddp=None,
+        ddp_efficiency=None,
+        outliers=(Outlier(device="fast:3", figure=words, value=14_000.0, others=20_000.0),),
+        nearest=None,
+        verdict="no",
+        reasons=(words,),
+    )

@@ -145,7 +145,7 @@ def test_a_page_that_cannot_be_written_costs_one_line_and_never_the_run(
     ends(finished())
     done = llmb()
     assert done.exit_code == 0
-    assert done.stderr.startswith("llmb: no page of this run (FileNotFoundError: ")
+    assert done.stderr.startswith("llmb: runs/one/report.html is not written (FileNotFoundError: ")
     assert done.stderr.endswith("; to try again: llmb show runs/one --html\n")
     assert "page:" not in done.stdout
 
