@@ -27,8 +27,8 @@ def write_report(run_directory: Path, record: RunRecord) -> Path | None:
 def write_or_warn(folder: Path, page: Callable[[], str], again: str = "") -> Path | None:
     """Write ``page`` as ``report.html`` into ``folder``, and return its path.
 
-    Results are on the disk already, and no fault of a page may cost them: a fault is one line on
-    stderr, and None is returned.
+    Results are on the disk already, and no fault of a page may cost the results. Example: on a full
+    disk a line on stderr says "No space left on device", None is returned, and the command goes on.
     """
     from llmb.records.run_directory import REPORT
 
@@ -56,7 +56,7 @@ def run_page_of(record: RunRecord) -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``: the whole file, or none.
+    """Write ``text`` to ``path``: the whole file, or no file.
 
     Raises:
         OSError: the file cannot be written.

@@ -41,7 +41,7 @@ class ComparedShown:
 
     @property
     def noted(self) -> tuple[ConditionDifference, ...]:
-        """Differences in what a submitter may choose, such as the batch size."""
+        """Differences that the rules allow, such as another batch size."""
         found = self.comparison.differences if self.comparison else ()
         return tuple(one for one in found if one.weight is Weight.NOTED)
 

@@ -1,4 +1,4 @@
-"""Scripts that tell of a page how well its text can be read."""
+"""How well a page can be read: at two widths, in light and dark, by contrast and by what is cut."""
 
 from __future__ import annotations
 
@@ -27,3 +27,25 @@ CONTRAST = """() => {
   }
   return worst;
 }"""
+
+#: Pixels by which a page is wider than its window.
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+LOOKS = ((400, "light"), (400, "dark"), (1280, "light"), (1280, "dark"))
+
+
+def readable(watched, name):
+    """Fail if text of the page is cut, too faint or wider than a phone, and keep pictures.
+
+    The four looks are of one loaded page: a page of its own for each costs a second of CPU.
+    """
+    page = watched.page
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(WIDE) == 0, f"{name} at {width}"
+        assert page.evaluate(CONTRAST) == [], f"{name} in the {scheme}"
+        assert page.locator("h1, h2, h3, h4, p, dd, li, figcaption").evaluate_all(cut) == []
+        watched.shoot(f"{name}-{width}-{scheme}")
+    assert page.locator("script, img, iframe, object, link, form, input, audio").count() == 0
+    watched.well_behaved()

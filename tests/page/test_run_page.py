@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llmb.report.run_page import run_page
-from tests.page.reading import CONTRAST
+from tests.page.reading import WIDE, readable
 from tests.unit.builders_page import HOSTILE, cheating, hostile
 
 PHONE = {"viewport": {"width": 400, "height": 800}}
-WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 @pytest.fixture(scope="module")
@@ -19,55 +18,30 @@ def run_report(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
-def test_every_part_can_be_read_at_every_width_and_nothing_is_loaded(
-    watch, run_report, width, scheme
-):
-    viewport = {"width": width, "height": 800}
-    watched = watch(run_report, viewport=viewport, color_scheme=scheme)
-    page = watched.page
-    assert page.evaluate(WIDE) == 0
-    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
-    assert page.evaluate(WIDE) == 0
-    assert page.evaluate(CONTRAST) == []
-    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
-    assert page.locator("h1, h2, h3, h4, p, dd, li, summary, figcaption").evaluate_all(cut) == []
-    watched.shoot(f"run-{width}-{scheme}")
-    watched.well_behaved()
+def test_every_part_can_be_read_in_every_look_and_nothing_is_loaded(watch, run_report):
+    watched = watch(run_report)
+    watched.page.locator("details").evaluate_all("all => all.forEach(e => { e.open = true; })")
+    readable(watched, "run")
 
 
-def test_labels_of_a_figure_keep_their_size_and_lie_inside_it_on_a_phone(watch, run_report):
-    page = watch(run_report, **PHONE).page
-    outside = """all => all.filter(text => {
-      const [own, box] = [text, text.closest('figure')].map(e => e.getBoundingClientRect());
-      return own.left < box.left || own.right > box.right || own.height < 10;
-    }).map(text => text.textContent)"""
-    assert page.locator("figure svg text").count() > 10
-    assert page.locator("figure svg text").evaluate_all(outside) == []
-
-
-def test_shapes_have_a_size_and_steps_lie_in_the_window(watch, run_report):
+def test_shapes_lie_where_the_record_says(watch, run_report):
     page = watch(run_report).page
     assert page.locator("#timeline rect.step-audited").count() == 4
     window = page.locator("#timeline rect.window").first.bounding_box()
     step = page.locator("#timeline rect.step-audited").first.bounding_box()
     assert window["x"] < step["x"] < step["x"] + step["width"] < window["x"] + window["width"]
-    assert step["width"] > 5
     title = page.locator("#timeline rect.step-audited title").first.text_content()
     assert title.startswith("step 10, ")
     assert page.locator("#steps polyline").first.bounding_box()["width"] > 300
-
-
-def test_a_broken_value_is_drawn_beyond_the_limit(watch, run_report):
-    page = watch(run_report).page
     scale = page.locator("#rule-P1 svg").first
     broken, limit, honest = (
         scale.locator(name).bounding_box()["x"]
         for name in (".mark-broken", ".mark-limit", ".mark-honest")
     )
     assert broken < limit < honest
-    assert "limit 6.08 bits" in scale.get_attribute("aria-label")
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert page.locator("article.rule").count() == len(cheating().audit.findings)
 
 
 def test_the_keyboard_reaches_links_tables_and_details_in_order(watch, run_report):
@@ -96,14 +70,19 @@ def test_the_keyboard_reaches_links_tables_and_details_in_order(watch, run_repor
     assert page.evaluate("document.activeElement.parentElement.open")
 
 
-def test_a_wide_table_scrolls_in_its_own_box_on_a_phone(watch, run_report):
+def test_a_phone_shows_labels_in_full_and_scrolls_a_wide_table_in_its_own_box(watch, run_report):
     page = watch(run_report, **PHONE).page
+    outside = """all => all.filter(text => {
+      const [own, box] = [text, text.closest('figure')].map(e => e.getBoundingClientRect());
+      return own.left < box.left || own.right > box.right || own.height < 10;
+    }).map(text => text.textContent)"""
+    assert page.locator("figure svg text").count() > 10
+    assert page.locator("figure svg text").evaluate_all(outside) == []
     box = page.get_by_role("region", name="Rates of the matrix products")
     box.focus()
     assert box.evaluate("e => e.scrollWidth - e.clientWidth") > 0
-    before = box.evaluate("e => e.scrollLeft")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("([e, n]) => e.scrollLeft > n", arg=[box.element_handle(), before])
+    page.wait_for_function("e => e.scrollLeft > 0", arg=box.element_handle())
 
 
 def test_hostile_words_do_nothing(watch, tmp_path):
@@ -114,21 +93,9 @@ def test_hostile_words_do_nothing(watch, tmp_path):
     page = watched.page
     page.locator("summary").evaluate_all("all => all.forEach(e => e.click())")
     page.mouse.move(200, 300)
-    assert page.locator("script, img, iframe, object, link, form, input, audio").count() == 0
     assert page.evaluate("window.hacked") is None
-    assert page.evaluate(WIDE) == 0
     shown = page.locator("body").evaluate("body => body.textContent").replace("\n", "")
     assert [character for character in shown if not character.isprintable()] == []
+    assert page.locator("script, img, iframe, object, link, form, input, audio").count() == 0
+    assert page.evaluate(WIDE) == 0
     watched.well_behaved()
-
-
-def test_without_scripts_allowed_the_page_is_the_same(watch, run_report):
-    text = watch(run_report).page.locator("body").inner_text()
-    assert watch(run_report, java_script_enabled=False).page.locator("body").inner_text() == text
-
-
-def test_printed_every_rule_is_there(watch, run_report):
-    watched = watch(run_report)
-    watched.page.emulate_media(media="print")
-    assert not watched.page.locator("nav").is_visible()
-    assert watched.page.locator("article.rule").count() == len(cheating().audit.findings)
