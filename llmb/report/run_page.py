@@ -328,6 +328,8 @@ def _memory(record: RunRecord) -> list[MemoryOfRank]:
         if peak is not None and room:
             text += f" of {gigabytes(room)} ({peak / room:.0%})"
             drawing = run_figures.bar(peak / room, f"Peak memory of rank {rank.rank}")
+        if rank.alone_s is not None:
+            text += f"; a step without communication: {seconds(rank.alone_s)}"
         found.append(MemoryOfRank(rank, text, drawing))
     return found
 
@@ -353,6 +355,9 @@ def _settings(record: RunRecord) -> Iterator[Fact]:
     if config.accumulate > 1:
         tokens += f", {config.accumulate} micro-batches"
     yield Fact("Batch size", f"{config.batch_size}", tokens)
+    if (world := record.topology.world_size) > 1:
+        hosts = f"{world} on {record.topology.nodes} host{'s' if record.topology.nodes > 1 else ''}"
+        yield Fact("Ranks", hosts, _mesh(record))
     how = f" ({config.compile_mode})" if config.executor == "inductor" else ""
     yield Fact("Executor", f"{config.executor}{how}")
     yield Fact("Tokens", workload.tokens)
@@ -361,6 +366,10 @@ def _settings(record: RunRecord) -> Iterator[Fact]:
         yield Fact(f"Option {name}", f"{option}")
     rules = f"rules {record.rules_version}, reference {record.reference_digest[:12]}"
     yield Fact("llmb", record.llmb_version, rules)
+    stamps = record.timing.time_stamps
+    if stamps is not None and stamps.tokens_per_second is not None:
+        least = f"at least {number(stamps.tokens_per_second)} tokens/s"
+        yield Fact("Foreign clock", least, stamps.authority)
     if record.reproduction_of is not None:
         link = record.reproduction_of
         yield Fact("Repeats", f"bundle {link.bundle_id[:12]}", f"{link.difference_percent:+.2f} %")
@@ -369,6 +378,13 @@ def _settings(record: RunRecord) -> Iterator[Fact]:
         yield Fact("Whole run", seconds(real), f"estimated: {seconds(estimated)}")
     if record.interruption is not None:
         yield Fact("Ended early", record.interruption.text)
+
+
+def _mesh(record: RunRecord) -> str:
+    """Return the mesh of the ranks. Example: ``dp_shard 4, tp 2``."""
+    mesh = record.config.parallelism
+    sizes = ((name, getattr(mesh, name)) for name in ("pp", "dp_replicate", "dp_shard", "tp"))
+    return ", ".join(f"{name} {size}" for name, size in sizes if size > 1)
 
 
 def _committed(record: RunRecord) -> str:

@@ -35,7 +35,7 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text += f"{data} "
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,23 @@ def test_what_a_record_lacks_is_not_measured_and_the_rest_is_shown(change: Any) 
     page = run_page(builders.edited(builders.make_record(repeats=1), change), None)
     assert "tokens/s" in page
     assert "</html>" in page
+
+
+def test_each_rank_has_its_memory_its_time_alone_and_the_mesh_is_named() -> None:
+    def edit(data: dict[str, Any]) -> None:
+        data["config"]["parallelism"] |= {"dp_shard": 2, "tp": 2}
+        data["topology"] |= {"world_size": 4, "nodes": 2}
+        (first,) = data["topology"]["ranks"]
+        data["topology"]["ranks"] = [
+            {**first, "rank": n, "alone_s": 0.1 + n / 100, "peak_memory_bytes": (n + 1) * 10**9}
+            for n in range(4)
+        ]
+
+    page = run_page(builders.edited(builders.make_record(repeats=1), edit), None)
+    text = " ".join(Elements(page).text.split())
+    assert "Ranks 4 on 2 hosts dp_shard 2, tp 2" in text
+    assert "rank 3, fast:0 4.00 GB of 34.36 GB (12%); a step without communication: 130 ms" in text
+    assert "Per device" in text
 
 
 def test_numbers_of_no_run_are_refused_in_one_line() -> None:
