@@ -12,7 +12,8 @@ from llmb.comparison.requirements import Decision
 from llmb.report import compare_figures
 from llmb.report.drawing import Drawing
 from llmb.report.render import NOT_MEASURED, number
-from llmb.report.run_page import STYLES, drawn, gigabytes, headline, interval_words, title_of
+from llmb.report.run_facts import gigabytes, interval_words
+from llmb.report.run_page import STYLES, drawn, headline, title_of
 from llmb.report.runs import hardware_of
 from llmb.report.templates import page_of
 

@@ -10,8 +10,9 @@ from llmb.records.run_directory import REPORT
 from llmb.report.drawing import Drawing, seconds
 from llmb.report.links import local_link
 from llmb.report.render import NOT_MEASURED, number
+from llmb.report.run_facts import flops, gigabytes, interval_words
 from llmb.report.run_figures import REST, BarPart, bar, colour, shares_bar
-from llmb.report.run_page import STYLES, flops, gigabytes, interval_words
+from llmb.report.run_page import STYLES
 from llmb.report.templates import page_of
 
 STEPS = {
