@@ -130,6 +130,7 @@ def command(
 
 def _resume(path: Path, flags: dict[str, Any], odd: Sequence[str]) -> None:
     """Finish the audit of the run at ``path``."""
+    from llmb.cli import pages
     from llmb.cli.progress import display
     from llmb.errors import UsageError
     from llmb.records.bundle import read_record
@@ -145,6 +146,7 @@ def _resume(path: Path, flags: dict[str, Any], odd: Sequence[str]) -> None:
     request = request_of(record, places)
     with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
         resumed_audit.resume(path, record, request, shown)
+    pages.write_report(path, read_record(path))
 
 
 def _show(audit: Audit, asked: Sequence[Rule], recipe: PrecisionRecipe | None) -> None:

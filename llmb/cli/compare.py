@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Width of a table outside of a terminal, in columns.
 _PIPED_WIDTH = 120
+_MOST_ON_A_PAGE = 8
 
 
 @click.command("compare", short_help="Compare runs with a base run, and require conditions.")
@@ -47,8 +47,18 @@ _PIPED_WIDTH = 120
     help="A TOML file of conditions: require = ['verdict==CONSISTENT', ...].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write a page of two to eight runs to FILE.",
+)
 def command(
-    paths: tuple[Path, ...], texts: tuple[str, ...], file: Path | None, as_json: bool
+    paths: tuple[Path, ...],
+    texts: tuple[str, ...],
+    file: Path | None,
+    as_json: bool,
+    html: Path | None,
 ) -> None:
     """Compare runs with BASE: run directories, record.json files, or bundles (folders or zips).
 
@@ -65,6 +75,7 @@ def command(
       llmb compare old.zip new.zip --require 'tokens_per_second>=0.95*base'
       llmb compare new.zip --require 'verdict==CONSISTENT' --require 'tokens_per_second>=50000'
       llmb compare old.zip new.zip --requirements contract.toml --json
+      llmb compare old.zip new.zip newer.zip --html compared.html
     """
     from llmb.comparison import requirements as conditions
     from llmb.comparison.compare import compare_runs
@@ -77,6 +88,8 @@ def command(
     required += conditions.from_file(file) if file is not None else ()
     if len(paths) == 1 and not required:
         raise click.UsageError("name a second run to compare with, or a condition (--require)")
+    if html is not None and not 2 <= len(paths) <= _MOST_ON_A_PAGE:
+        raise click.UsageError(f"--html: for 2 to {_MOST_ON_A_PAGE} runs, not for {len(paths)}")
     runs = [run_of(read_record(path)) for path in paths]
     conditions.check_names(required, runs)
     if len(runs) == 1:
@@ -86,6 +99,12 @@ def command(
         found = [compare_runs(runs[0], run) for run in runs[1:]]
         decided = [_decide(required, one.other, one) for one in found]
     names = [printable(str(path)) for path in paths]
+    if html is not None:
+        from llmb.cli import pages
+        from llmb.report.compare_page import compare_page
+
+        page = compare_page(names, runs, found, decided)
+        pages.put_for_user(html, page, say=not as_json)
     if as_json:
         report = compare_report(names, runs, found, decided)
         click.echo(json.dumps(as_json_data(report), indent=1))
@@ -167,7 +186,7 @@ def _print_comparison(console: Console, one: Comparison) -> None:
         line = f"not compared: {left.name} ({left.reason})"
         console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if one.steps is not None:
-        console.print(Text(_rank_words(one)), soft_wrap=True)
+        console.print(Text(one.steps.words), soft_wrap=True)
     for sentence in one.conclusion:
         console.print(Text(sentence, style="bold"), soft_wrap=True)
 
@@ -194,22 +213,6 @@ def _table(one: Comparison) -> Any:
 
 def _number(value: float) -> str:
     return f"{value:,.2f}" if 100 <= value < 1e9 else f"{value:.4g}"
-
-
-def _rank_words(one: Comparison) -> str:
-    test = one.steps
-    assert test is not None, "asked for where there is a test alone"
-    worth = " and ".join(f"{count:.3g}" for count in test.independent)
-    return (
-        f"times a token, Mann-Whitney: {test.other_is_faster:.1%} of pairs have the run faster, "
-        f"p {_p(test.p_value)}; {test.values[0]} and {test.values[1]} {test.of}, as correlated as "
-        f"they are worth {worth} (taken as independent: p {_p(test.p_value_as_independent)}). It "
-        "says whether these processes differ, not whether others would."
-    )
-
-
-def _p(value: float) -> str:
-    return "below 1e-12" if value < 1e-12 or math.isnan(value) else f"{value:.2g}"
 
 
 def _print_decisions(console: Console, decisions: list[Decision]) -> None:

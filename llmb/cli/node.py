@@ -106,10 +106,12 @@ def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> 
     llmb node --precision BF16 --submissions submissions --json > node.json
     llmb node --resume runs/node-5f0c2a91           after Ctrl-C: finished steps are kept
     """
+    from llmb.cli import pages
     from llmb.cli.node_tables import print_report
     from llmb.cli.progress import display
     from llmb.node.examination import examine
     from llmb.records.canonical import pretty_bytes
+    from llmb.report.node_page import node_page
 
     with display(quiet=flags["quiet"]) as shown:
         shown.phase("asking the plugins")
@@ -121,6 +123,7 @@ def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> 
             on = f"to go on: llmb node --resume {shlex.quote(str(plan.folder))}"
             raise Interrupted(by, f"interrupted by {by}: finished steps are kept; {on}") from error
     (plan.folder / "node.json").write_bytes(pretty_bytes(report))
+    pages.write_or_warn(plan.folder, lambda: node_page(report))
     if flags["as_json"]:
         click.echo(pretty_bytes(report), nl=False)
     else:

@@ -243,6 +243,7 @@ def _run(
     place: RankAddress | None,
 ) -> None:
     from llmb import supervisor
+    from llmb.cli import pages
     from llmb.cli.progress import display
     from llmb.errors import AuditInvalidError, NotEnoughMemoryError
     from llmb.records.finding import Verdict
@@ -260,6 +261,7 @@ def _run(
             )
     except NotEnoughMemoryError as error:
         raise explained(error, verification.record) from error
+    pages.write_report(finished.path, finished.record)
     report |= _outcome(verification, finished)
     if flags["as_json"]:
         click.echo(json.dumps(report, indent=1))

@@ -68,7 +68,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     the largest smaller size whose run ends within ten minutes.
     """
     from llmb import supervisor, workloads
-    from llmb.cli import recipe, scaling
+    from llmb.cli import pages, recipe, scaling
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.config import environment
@@ -105,12 +105,15 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         finished = supervisor.run(
             request, flags["output_dir"], shown, commitment, place=place, authority=authority
         )
+    page = pages.write_report(finished.path, finished.record)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
         print_summary(finished.record)
         _print_text(finished.path, flags)
         click.echo(f"\nrun directory: {finished.path}")
+        if page is not None:
+            click.echo(f"page: {page}")
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
 

@@ -23,18 +23,37 @@ F = TypeVar("F", bound="Frozen")
 @click.argument("path", type=Path, shell_complete=completion.run_directories)
 @click.option("--command", "as_command", is_flag=True, help="Print the command of the same run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole record as JSON.")
-def command(path: Path, as_command: bool, as_json: bool) -> None:
+@click.option("--html", "as_html", is_flag=True, help="Write the run's page, report.html.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --html: the page goes here; default: report.html in the run directory.",
+)
+def command(
+    path: Path, as_command: bool, as_json: bool, as_html: bool, output: Path | None
+) -> None:
     """Summarise a run: PATH is a run directory, a record.json, or a bundle (folder or zip).
 
     \b
     Examples:
       llmb show runs/20261101T120000Z-llama-1.4b-BF16-cpu
+      llmb show runs/20261101T120000Z-llama-1.4b-BF16-cpu --html
+      llmb show bundle.zip --html --output acme.html
       $(llmb show record.json --command)
     """
+    from llmb.errors import UsageError
     from llmb.records.bundle import read_record
 
+    if output is not None and not as_html:
+        raise UsageError(f"--output {output}: only with --html")
     record = read_record(path)
-    if as_command:
+    if as_html:
+        from llmb.cli import pages
+
+        target = _place_of_page(path) if output is None else output
+        pages.put_for_user(target, pages.run_page_of(record))
+    elif as_command:
         click.echo(command_line(record))
     elif as_json:
         from llmb.records.canonical import as_json as to_json
@@ -50,6 +69,21 @@ def command(path: Path, as_command: bool, as_json: bool) -> None:
         print_summary(shown, of_a_stranger=True)
         if shown.precision_recipe is not None:
             print_recipe(Console(highlight=False), shown.precision_recipe)
+
+
+def _place_of_page(path: Path) -> Path:
+    """Return the path of ``report.html`` in the run directory at ``path``.
+
+    Raises:
+        UsageError: a bundle, whose files are exactly those in the manifest, or a single file.
+    """
+    from llmb.errors import UsageError
+    from llmb.records.bundle import MANIFEST
+    from llmb.records.run_directory import REPORT
+
+    if not path.is_dir() or (path / MANIFEST).exists():
+        raise UsageError(f"{path} is no run directory: say where the page goes, --output FILE")
+    return path / REPORT
 
 
 def command_line(record: RunRecord, *, same_seed: bool = True) -> str:

@@ -113,7 +113,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.wire.forking import fork_server
 
     directory, planned = _begin(ctx, flags)
-    watcher = _StderrWatcher(quiet=flags["quiet"])
+    watcher = _StderrWatcher(directory.path, quiet=flags["quiet"])
     watcher.say(_opening(directory))
     for note in (*planned.notes, *_left_out(directory.plan)):
         watcher.say(f"note: {note}")
@@ -126,6 +126,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         raise Interrupted(by, line) from error
     found = overview.summed(directory.plan, states)
     _draw(directory, found)
+    _write_page(directory, found)
     _print(directory, found, as_json=flags["as_json"])
     _end(directory, found)
 
@@ -198,6 +199,13 @@ def _draw(directory: SweepDirectory, found: Overview) -> None:
         directory.write(name, data)
 
 
+def _write_page(directory: SweepDirectory, found: Overview) -> None:
+    from llmb.cli import pages
+    from llmb.report.sweep_page import sweep_page
+
+    pages.write_or_warn(directory.path, lambda: sweep_page(found))
+
+
 def _print(directory: SweepDirectory, found: Overview, *, as_json: bool) -> None:
     from llmb.cli.sweep_table import print_overview
     from llmb.records.canonical import pretty_bytes
@@ -248,8 +256,12 @@ def _resume(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _StderrWatcher:
-    """Prints the present point to stderr, above the progress of the run."""
+    """Prints the present point to stderr, and writes the page of each run when it ends.
 
+    The run's own progress is shown below.
+    """
+
+    folder: Path
     quiet: bool
 
     def say(self, text: str) -> None:
@@ -269,10 +281,19 @@ class _StderrWatcher:
     def ended(self, state: PointState, *, kept: bool) -> None:
         """Print the result of a point."""
         how = "kept: " if kept else ""
+        if state.run is not None and state.measured and not kept:
+            _write_report(self.folder / state.run)
         if state.measured:
             self.say(f"{state.point}: {how}{state.measured.tokens_per_second:,.2f} tokens/s")
         else:
             self.say(f"{state.point}: {how}{state.message or state.status}")
+
+
+def _write_report(run_directory: Path) -> None:
+    from llmb.cli import pages
+    from llmb.records.bundle import read_record
+
+    pages.write_report(run_directory, read_record(run_directory))
 
 
 def _duration(seconds: float) -> str:

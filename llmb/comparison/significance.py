@@ -43,6 +43,22 @@ class RankTest:
     #: Two-sided; for the number of independent values.
     p_value: float
 
+    @property
+    def words(self) -> str:
+        """The test in two sentences, with both p-values."""
+        worth = " and ".join(f"{count:.3g}" for count in self.independent)
+        return (
+            f"times a token, Mann-Whitney: {self.other_is_faster:.1%} of pairs have the run "
+            f"faster, p {_p(self.p_value)}; {self.values[0]} and {self.values[1]} {self.of}, as "
+            f"correlated as they are worth {worth} (taken as independent: p "
+            f"{_p(self.p_value_as_independent)}). It says whether these processes differ, not "
+            "whether others would."
+        )
+
+
+def _p(value: float) -> str:
+    return "below 1e-12" if value < 1e-12 or math.isnan(value) else f"{value:.2g}"
+
 
 def rank_test(base: Times, other: Times, of: str) -> RankTest | None:
     """Return the test of two runs' times, a sequence for each process; None with too few values.

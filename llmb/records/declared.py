@@ -48,11 +48,13 @@ _SHOWN = {
     "contact": "contact",
     "date": "created_utc",
     "device": "system.devices",
+    "environment": "system.env",
     "host": "system.load_before",
     "plugin": "plugin.version",
     "software": "system.os",
     "submitter": "submitter",
     "system": "system",
+    "warnings": "warnings",
 }
 
 

@@ -18,6 +18,8 @@ from llmb.records.redact import redact_paths
 RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
 MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
 PLUGIN_FOLDER = "plugin"
+#: The page of the run, made from the record; not part of a bundle.
+REPORT = "report.html"
 #: Traces for the user who made the run; not part of a bundle.
 PROFILE_FOLDER = "profile"
 #: Name of the folder with the last collective calls of each rank, if a run of ranks failed.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -17,6 +14,7 @@ from llmb.report.board import LEVELS, Board, BoardRow
 from llmb.report.columns import COLUMNS, VERDICTS, openness, row_id, submitter_of, system_of
 from llmb.report.detail import detail
 from llmb.report.render import NOT_MEASURED, number, plain
+from llmb.report.templates import policy, resource
 
 _TEMPLATE, _STYLE = "leaderboard.html.jinja", "leaderboard.css"
 _SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
@@ -41,20 +39,20 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         board: the leaderboard.
         commands: bundle id -> command that repeats the run; a missing id shows no command.
     """
-    style = _resource(_STYLE)
+    style = resource(_STYLE)
     many = len(board.rows)
     details = {row_id(row): detail(row, commands.get(row.bundle_id), many) for row in board.rows}
     shared = _shared(details)
     at_once = min(_ROWS_AT_ONCE, max(_LEAST_ROWS, _ROWS_OF_ALL // max(1, len(board.groups))))
-    script = "'use strict';\n" + "\n".join(map(_resource, _SCRIPTS))
+    script = "'use strict';\n" + "\n".join(map(resource, _SCRIPTS))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.lstrip_blocks = True
-    template = environment.from_string(_resource(_TEMPLATE))
+    template = environment.from_string(resource(_TEMPLATE))
     return template.render(
         title=ranking.TITLE,
         about=ranking.ABOUT,
         references_about=ranking.REFERENCES,
-        policy=_policy(style, script),
+        policy=policy(style, script),
         style=Markup(style),
         script=Markup(script),
         columns=[column for column in COLUMNS if column.cell is not None],
@@ -77,22 +75,6 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
 def _reasons(board: Board, *, is_unread: bool) -> list[tuple[str, str]]:
     every = (one for one in board.refused if one.is_unread is is_unread)
     return [(plain(one.path), plain(one.reason)) for one in every]
-
-
-def _resource(name: str) -> str:
-    return files("llmb.report").joinpath("template").joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy that allows only ``style`` and ``script``."""
-    return (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _texts(item: Any) -> Iterator[str]:

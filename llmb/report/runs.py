@@ -32,10 +32,15 @@ class ReportedRun:
     @property
     def hardware(self) -> str:
         """The device of the run, as named in the record. Example: ``NVIDIA H100``."""
-        config, system = self.record.config, self.record.system
-        devices = {device.name: device.description for device in system.devices}
-        of_cpu = system.cpu.model if config.device == "cpu" else None
-        return of_cpu or devices.get(config.device) or config.device
+        return hardware_of(self.record)
+
+
+def hardware_of(record: RunRecord) -> str:
+    """Return the device of a run, as named in the record. Example: ``NVIDIA H100``."""
+    config, system = record.config, record.system
+    devices = {device.name: device.description for device in system.devices}
+    of_cpu = system.cpu.model if config.device == "cpu" else None
+    return of_cpu or devices.get(config.device) or config.device
 
 
 def run_of(record: RunRecord) -> ReportedRun:

@@ -42,7 +42,7 @@ def test_a_debug_run_ends_with_code_0_and_a_record_that_can_be_read_back(tiny_ru
 @pytest.mark.quick
 def test_the_run_directory_holds_every_documented_file_and_nothing_else(tiny_run: Ended) -> None:
     found = {path.name for path in tiny_run.directory.iterdir()}
-    files = {"record.json", "audit.json", "system.json", "log.txt"}
+    files = {"record.json", "audit.json", "system.json", "log.txt", "report.html"}
     diffs = {"model.diff", "settings.diff", "sources.diff"}
     assert found == files | diffs | {"plugin", "evidence"}
     evidence = {path.name for path in (tiny_run.directory / "evidence" / "repeat-0").iterdir()}

@@ -186,3 +186,44 @@ def test_a_strangers_words_act_on_no_terminal(folder) -> None:
 def test_conditions_do_not_need_the_runs_to_be_read_to_be_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match="NAME OPERATOR VALUE"):
         call(tmp_path / "nowhere", "--require", "?")
+
+
+def test_html_writes_a_page_of_every_run_and_the_tables_are_printed_all_the_same(
+    folder, tmp_path
+) -> None:
+    file = tmp_path / "compared.html"
+    words = (folder / "base", folder / "faster", folder / "slower")
+    condition = ("--require", "tokens_per_second>=0.7*base")
+    done = call(*words, *condition, "--html", file)
+    assert f"page: {file}" in done.stdout
+    assert "a difference is shown" in done.stdout
+    page = file.read_text(encoding="utf-8")
+    assert "more tokens a second: a difference is shown" in page
+    assert "fewer tokens a second: a difference is shown" in page
+    assert page.count("✓ met") == 2
+    assert page.count('class="ratio-better"') > 0 < page.count('class="ratio-worse"')
+
+
+def test_html_with_json_prints_json_alone(folder, tmp_path) -> None:
+    words = (folder / "base", folder / "faster", "--html", tmp_path / "page.html", "--json")
+    assert json.loads(call(*words).stdout)["schema"] == "llmb.compare/1"
+
+
+def test_html_shows_what_is_refused_and_no_word_becomes_markup(folder, tmp_path, monkeypatch):
+    file = tmp_path / "page.html"
+    evil = "<script>alert(1)<script>\u202e"
+    (tmp_path / evil).symlink_to(folder / "hostile")
+    monkeypatch.chdir(tmp_path)
+    words = (folder / "base", folder / "other", evil, "--html", file)
+    assert exit_code(monkeypatch, *words) == 2
+    page = file.read_text(encoding="utf-8")
+    assert "refused: workload" in page
+    assert "&lt;script&gt;alert(1)&lt;script&gt;" in page
+    assert [part for part in ("<script", "\u202e", "\x1b") if part in page] == []
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_html_is_for_two_to_eight_runs(folder, tmp_path, monkeypatch, capsys, count) -> None:
+    words = [folder / "base"] * count + ["--require", "tokens_per_second>=1"]
+    assert exit_code(monkeypatch, *words, "--html", tmp_path / "page.html") == 2
+    assert f"for 2 to 8 runs, not for {count}" in capsys.readouterr().err

@@ -33,6 +33,15 @@ def sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.fixture(autouse=True)
+def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder where the pretended run has its directory."""
+    monkeypatch.chdir(tmp_path)
+    found = Path("runs/one")
+    found.mkdir(parents=True)
+    return found
+
+
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Pretend:
     """Let the supervisor end in an error, or with a finished run."""
@@ -119,6 +128,44 @@ def test_a_finished_run_ends_in_0_whatever_its_verdict_but_invalid(
     done = llmb()
     assert (done.exit_code, done.stderr) == (0, "")
     assert "run directory: runs/one" in done.stdout
+
+
+def test_a_finished_run_has_a_page_and_says_where(
+    ends: Pretend, llmb: Callable[..., Result], run_directory: Path
+) -> None:
+    ends(finished())
+    assert "page: runs/one/report.html" in llmb().stdout
+    assert "llama-1.4b train" in (run_directory / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_costs_one_line_and_never_the_run(
+    ends: Pretend, llmb: Callable[..., Result], run_directory: Path
+) -> None:
+    run_directory.rmdir()
+    ends(finished())
+    done = llmb()
+    assert done.exit_code == 0
+    assert done.stderr.startswith("llmb: runs/one/report.html is not written (FileNotFoundError: ")
+    assert done.stderr.endswith("; to try again: llmb show runs/one --html\n")
+    assert "page:" not in done.stdout
+
+
+@pytest.mark.parametrize("error", [ValueError, RecursionError, KeyError])
+def test_a_page_that_cannot_be_drawn_costs_one_line_and_never_the_run(
+    ends: Pretend,
+    llmb: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    def fail(*_: Any) -> str:
+        raise error("a\x1b[2J\nb")
+
+    monkeypatch.setattr("llmb.report.run_page.run_page", fail)
+    ends(finished())
+    done = llmb()
+    assert (done.exit_code, done.stderr.count("\n")) == (0, 1)
+    assert error.__name__ in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 @pytest.mark.parametrize("flags", [TINY, (*TINY, "--json")], ids=["summary", "json"])

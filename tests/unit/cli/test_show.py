@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from llmb.cli import package_submission, run, show, verify
 from llmb.config import Parallelism
-from llmb.errors import BundleRefusedError
+from llmb.errors import BundleRefusedError, UsageError
 from llmb.records.canonical import pretty_bytes
 from tests import builders
 
@@ -233,3 +233,34 @@ def test_of_many_ranks_the_summary_says_what_they_shared_and_which_was_slowest(
     assert "2 on 1 host: dp_replicate 2" in shown
     words = "1.200 times the median rank's" if alone_s[0] else "not measured (none can make a step"
     assert words in " ".join(shown.split())
+
+
+def test_html_writes_the_page_into_the_run_directory_and_says_where(tmp_path, record):
+    files = builders.run_files(record)
+    path = builders.write(tmp_path / "run", files)
+    assert call(show.command, path, "--html").output == f"page: {path / 'report.html'}\n"
+    text = (path / "report.html").read_text(encoding="utf-8")
+    assert f"{record.result.tokens_per_second:,.0f} tokens/s" in text
+    assert "llmb run --workload llama-1.4b" in text
+
+
+def test_html_never_adds_a_file_to_a_bundle(tmp_path, record):
+    files = builders.with_manifest(builders.run_files(record))
+    bundle = builders.write(tmp_path / "bundle", files)
+    with pytest.raises(UsageError, match="--output FILE"):
+        call(show.command, bundle, "--html")
+    call(show.command, bundle, "--html", "--output", tmp_path / "page.html")
+    assert {path.name for path in tmp_path.iterdir()} == {"bundle", "page.html"}
+    assert not (bundle / "report.html").exists()
+
+
+def test_html_of_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, record):
+    path = written(tmp_path, record)
+    with pytest.raises(UsageError, match="cannot write there"):
+        call(show.command, path, "--html", "--output", tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_output_without_html_is_refused(path):
+    with pytest.raises(UsageError, match="only with --html"):
+        call(show.command, path, "--output", "page.html")

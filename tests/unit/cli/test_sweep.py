@@ -253,14 +253,14 @@ def test_a_watcher_says_where_the_sweep_stands_unless_quiet(
     capsys: pytest.CaptureFixture[str], progress: Progress, words: str
 ) -> None:
     for quiet in (False, True):
-        sweep._StderrWatcher(quiet=quiet).begins(Point("BF16", 1), progress)
+        sweep._StderrWatcher(Path("sweep"), quiet=quiet).begins(Point("BF16", 1), progress)
         assert (words in capsys.readouterr().err) is not quiet
 
 
 def test_a_watcher_says_what_became_of_a_point(
     directory: SweepDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watcher = sweep._StderrWatcher(quiet=False)
+    watcher = sweep._StderrWatcher(directory.path, quiet=False)
     watcher.ended(directory.state(Point("BF16", 2)), kept=True)
     rate = record_of(Point("BF16", 2)).result.tokens_per_second
     assert f"kept: {rate:,.2f} tokens/s" in capsys.readouterr().err
@@ -285,3 +285,16 @@ def test_intervals_of_two_values_are_not_printed_in_the_table(tmp_path: Path) ->
     record = record_of(Point("BF16", 1), repeats=2)
     builders.write(made.folder(Point("BF16", 1)) / "run", builders.run_files(record))
     assert "none (--repeats 5)" in call("--show", made.path).output
+
+
+def test_a_run_of_a_sweep_has_a_page_when_it_ends_and_kept_ones_are_left_alone(
+    directory: SweepDirectory,
+) -> None:
+    state = directory.state(Point("BF16", 2))
+    assert state.run is not None
+    page = directory.path / state.run / "report.html"
+    watcher = sweep._StderrWatcher(directory.path, quiet=True)
+    watcher.ended(state, kept=True)
+    assert not page.exists()
+    watcher.ended(state, kept=False)
+    assert "</html>" in page.read_text(encoding="utf-8")

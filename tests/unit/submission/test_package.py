@@ -85,6 +85,16 @@ def test_the_log_stays_in_the_run_directory(run, output):
     assert verify(path).ok
 
 
+def test_the_page_of_the_run_stays_in_the_run_directory(run, output):
+    (run / "report.html").write_text("<h1>as fast as any</h1>")
+    (path,) = package([run], WHOSE, output)
+    assert verify(path).ok
+    assert not (path / "report.html").exists()
+    (path / "report.html").write_text("<h1>as fast as any</h1>")
+    with pytest.raises(BundleRefusedError, match=r"'report\.html' is in the bundle and not"):
+        verify(path)
+
+
 def test_something_else_in_the_way_is_not_overwritten(run, output):
     target = output / "acme/box/llama-1.4b_train_BF16-declared/1x-fast-01234567"
     builders.write(target, {"mine.txt": b"precious"})
