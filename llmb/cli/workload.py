@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import completion
+from llmb.cli import completion, workload_check, workload_new
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 160
 
 
-@click.group("workload", short_help="List and show workloads.")
+@click.group("workload", short_help="List, show, write and check workloads.")
 def command() -> None:
-    """List the workloads, and show origin, sizes and published figures of a workload."""
+    """List the workloads; show one; write and check the file of your own workload."""
+
+
+command.add_command(workload_new.command)
+command.add_command(workload_check.command)
 
 
 @command.command("list")
@@ -69,20 +73,42 @@ def list_workloads(as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show workload NAME: sizes, work and memory, published rows, and flaws of the original.
 
+    NAME is a name of llmb workload list, or a file NAME.json of your own.
+
     \b
     llmb workload show llama-1.4b
     llmb workload show gpt2-1.5b --json
+    llmb workload show mine.json
     """
     from rich.text import Text
 
+    from llmb.cli.run import workload_of
     from llmb.workloads import find
     from llmb.workloads.facts import facts
     from llmb.workloads.published import tables_of
 
-    found = facts(find(name, {}))
+    known, definition = workload_of(name)
+    found = facts(find(known, {}, definition))
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
+    print_sizes(found)
+    console = _console()
+    console.print(Text(_sources(), style="dim"))
+    for document, one in tables_of(known):
+        console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
+        console.print(_published(one))
+        why = "; ".join(text for text in (one.note, document.source) if text)
+        console.print(Text(why, style="dim"))
+    console.print()
+    for note in found["notes"]:
+        console.print(Text(f"note: {note}", style="yellow"))
+
+
+def print_sizes(found: Mapping[str, Any]) -> None:
+    """Print the facts of a workload: parameters, sizes, memory, FLOPs by convention."""
+    from rich.text import Text
+
     console = _console()
     console.print(Text(f"{found['name']}, {found['parameters']:,} parameters", style="bold"))
     table = _table("", "")
@@ -93,15 +119,6 @@ def show(name: str, as_json: bool) -> None:
     console.print()
     console.print(_work(found))
     console.print()
-    console.print(Text(_sources(), style="dim"))
-    for document, one in tables_of(name):
-        console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
-        console.print(_published(one))
-        why = "; ".join(text for text in (one.note, document.source) if text)
-        console.print(Text(why, style="dim"))
-    console.print()
-    for note in found["notes"]:
-        console.print(Text(f"note: {note}", style="yellow"))
 
 
 @command.command("recipes")
@@ -169,7 +186,7 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         "float32 weights, autocast" if recipe["mixed_precision"] else "",
     ]
     rows = [
-        ("from", found["document_name"]),
+        ("from", found["document_name"] or "a definition of your own"),
         ("family", found["family"]),
         ("modes", ", ".join(found["modes"])),
         ("shapes", ", ".join(f"{name} {value}" for name, value in shapes.items())),
@@ -193,7 +210,8 @@ def _work(found: Mapping[str, Any]) -> Table:
 
     table = _table("convention", "FLOPs a token", "counts")
     for name, value in found["flops_per_token"].items():
-        own = "   <- the document's own" if name == found["flops_convention"] else ""
+        whose = "the document's own" if found["document"] else "in tables of llmb"
+        own = f"   <- {whose}" if name == found["flops_convention"] else ""
         table.add_row(name, f"{value:,.0f}", CONVENTIONS[name].counts + own)
     return table
 
