@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
@@ -104,13 +106,35 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
-        print_summary(finished.record)
+        print_summary(finished.record, lines=_lines_of_screen())
         _print_text(finished.path, flags)
         click.echo(f"\nrun directory: {finished.path}")
         if page is not None:
             click.echo(f"page: {page}")
+        if sys.stdout.isatty():
+            click.echo(_next(finished.path, official=finished.record.class_ == "official"))
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _lines_of_screen() -> int | None:
+    """Return the lines of a terminal for the summary, without 8 lines for the rest of the output.
+
+    None: stdout is no terminal.
+    """
+    return shutil.get_terminal_size().lines - 8 if sys.stdout.isatty() else None
+
+
+def _next(path: Path, *, official: bool) -> str:
+    """Return the commands that a user is likely to type after a run."""
+    run = quote(str(path))
+    debug = "" if official else " --debug"
+    return (
+        f"next: llmb show {run}\n"
+        f"      llmb audit {run}\n"
+        f"      llmb compare BASE_RUN_DIR {run}\n"
+        f"      llmb package-submission {run} --submitter ID{debug}"
+    )
 
 
 def request_of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int) -> RunRequest:

@@ -34,8 +34,9 @@ command.add_command(workload_check.command)
 
 
 @command.command("list")
+@click.option("--wide", is_flag=True, help="Show every column, wider than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_workloads(as_json: bool) -> None:
+def list_workloads(wide: bool, as_json: bool) -> None:
     """List every workload: family, sizes, parameters, modes, memory of a training step.
 
     Sizes are layers / heads / key-value heads / hidden / feed-forward / sequence / vocabulary.
@@ -44,8 +45,9 @@ def list_workloads(as_json: bool) -> None:
 
     \b
     llmb workload list
-    llmb workload list --json
+    llmb workload list --wide
     """
+    from llmb.cli.tables import print_fitted
     from llmb.workloads import WORKLOADS
     from llmb.workloads.facts import facts
 
@@ -64,7 +66,8 @@ def list_workloads(as_json: bool) -> None:
             ", ".join(one["modes"]),
             _bytes(one["memory_bytes"]["BF16"]),
         )
-    _console().print(table)
+    least = ("document", "modes", "L/H/KV/d/F/T/V", "family")
+    print_fitted(table, least, wide=wide, piped=_PIPED_WIDTH)
 
 
 @command.command("show")
@@ -122,8 +125,9 @@ def print_sizes(found: Mapping[str, Any]) -> None:
 
 
 @command.command("recipes")
+@click.option("--wide", is_flag=True, help="Show every column, wider than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def recipes(as_json: bool) -> None:
+def recipes(wide: bool, as_json: bool) -> None:
     """List published commands for several devices, for llmb run --recipe NAME.
 
     Ranks are as published; with --preset debug every kind of parallelism has two ranks.
@@ -132,6 +136,7 @@ def recipes(as_json: bool) -> None:
     llmb workload recipes
     llmb run --recipe nanotron-llama2-7b --preset debug
     """
+    from llmb.cli.tables import print_fitted
     from llmb.workloads.recipes import RECIPES
 
     if as_json:
@@ -148,7 +153,8 @@ def recipes(as_json: bool) -> None:
             recipe.precision,
             "; ".join(text for text in (recipe.original, recipe.differs) if text),
         )
-    _console().print(table)
+    least = ("", "workload", "precision", "shared", "batch")
+    print_fitted(table, least, wide=wide, piped=_PIPED_WIDTH)
 
 
 def _shared(recipe: RunRecipe) -> str:
