@@ -33,6 +33,7 @@ PACKAGES = {
     "tokenizers": "pip install 'llmb[data]'",
     "torchao": "pip install torchao",
     "sphinx": "pip install 'llmb[docs]'",
+    "towncrier": "pip install towncrier",
     "yaml": "pip install pyyaml",
     "transformers": "pip install 'llmb[parity]'",
 }

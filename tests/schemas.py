@@ -1,4 +1,6 @@
-"""Write the published JSON Schemas of llmb's files: ``python -m tests.schemas``.
+"""Write the published JSON Schemas of llmb's files, and the table of keys in docs/workloads.md.
+
+    python -m tests.schemas
 
 Each is made from the model that llmb writes the file with. A schema has the version of the file in
 its name: that of an older version stays where it is, as do the files of that version.
@@ -7,23 +9,29 @@ its name: that of an older version stays where it is, as do the files of that ve
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 import llmb
 from llmb.comparison.data import CompareReport
+from llmb.families import SHAPES
 from llmb.records import bundle, finding, node_report, run_record, seed_commitment, system
 from llmb.records.system_index import INDEX_SCHEMA, SystemIndex
 from llmb.sweep import directory, overview, plan
+from llmb.workloads import definition
 
 FOLDER = Path(llmb.__file__).parent / "records" / "schemas"
+KEYS = Path(__file__).resolve().parents[1] / "docs" / "workloads.md"
+_BEGIN = "<!-- from llmb/workloads/definition.py by `python -m tests.schemas` -->\n"
+_END = "<!-- end of the table of keys -->\n"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Schema as the file itself names it -> the model. ``audit.json`` and ``system.json`` of a run are
-#: parts of its record, and have its version.
-CURRENT: dict[str, type[BaseModel]] = {
+#: Schema as the file itself names it -> the model, or a union of models. ``audit.json`` and
+#: ``system.json`` of a run are parts of its record, and have its version.
+CURRENT: dict[str, Any] = {
     run_record.SCHEMA: run_record.RunRecord,
     "llmb.audit/1": finding.Audit,
     "llmb.system/1": system.SystemDescription,
@@ -35,6 +43,7 @@ CURRENT: dict[str, type[BaseModel]] = {
     directory.POINT_SCHEMA: directory.Ended,
     overview.SCHEMA: overview.Overview,
     "llmb.compare/1": CompareReport,
+    definition.SCHEMA: definition.FILE,
 }
 
 
@@ -45,8 +54,8 @@ def file_of(name: str) -> Path:
 
 def schema_of(name: str) -> dict[str, Any]:
     """Return the JSON Schema of files that name themselves ``name``."""
-    made = CURRENT[name].model_json_schema(by_alias=True)
-    if "schema" in made["properties"]:  # a default for those who make one, never left out
+    made = TypeAdapter(CURRENT[name]).json_schema(by_alias=True)
+    if "schema" in made.get("properties", {}):  # a default for those who make one, never left out
         made["required"] = sorted({"schema", *made["required"]})
     return {**made, "$schema": DRAFT, "title": name}
 
@@ -56,7 +65,35 @@ def text_of(name: str) -> str:
     return json.dumps(schema_of(name), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def table_of_keys() -> str:
+    """Return the Markdown table of the keys of a workload file."""
+    kinds = f"Kind of model: {', '.join(SHAPES)}."
+    rows = [
+        ("family", kinds, "none"),
+        ("schema", "Version of the format.", definition.SCHEMA),
+        ("name", "Name in records and tables.", "the name of the file, without .json"),
+    ]
+    for key, size in definition.SIZES.items():
+        families: dict[str, list[str]] = {}
+        for family, kind in SHAPES.items():
+            if any(field.name == key for field in fields(kind)):
+                families.setdefault(definition.default_of(family, key), []).append(family)
+        defaults = (f"{', '.join(names)}: {default}" for default, names in families.items())
+        rows.append((key, size.description, "; ".join(defaults)))
+    lines = ["| key | meaning | default |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| `{key}` | {text} | {value} |" for key, text, value in rows), ""]
+    )
+
+
+def page_of_keys(page: str) -> str:
+    """Return ``page`` with the present table of keys."""
+    before, _, rest = page.partition(_BEGIN)
+    return f"{before}{_BEGIN}{table_of_keys()}{_END}{rest.partition(_END)[2]}"
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for each in CURRENT:
         file_of(each).write_text(text_of(each))
+    KEYS.write_text(page_of_keys(KEYS.read_text()))

@@ -4,7 +4,7 @@
 
 Run it after every change in `llmb/reference/`. It writes `llmb/reference/PINS.sha256` and
 `llmb/records/references.json`, and refuses to change the row of a version that is frozen: one that
-CHANGELOG.md does not call "(unreleased)", or one that made a bundle below `submissions/`.
+CHANGELOG.md has as a released version, or one that made a bundle below `submissions/`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def renewed(table: ReferenceTable, row: Reference, frozen: str | None) -> Refere
         if frozen is not None:
             raise FrozenError(
                 f"the reference has changed, and llmb {row.version} is frozen ({frozen}): raise "
-                f"__version__ in llmb/__init__.py, add its section to CHANGELOG.md, then {COMMAND}"
+                f"__version__ in llmb/__init__.py, then {COMMAND}"
             )
         rows = rows[:-1]
     elif row.version in {older.version for older in rows}:
@@ -139,8 +139,10 @@ def renewed(table: ReferenceTable, row: Reference, frozen: str | None) -> Refere
 def why_frozen(version: str, root: Path = ROOT) -> str | None:
     """Return why the reference of ``version`` cannot change any more, None where it can."""
     changes = (root / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
-    if f"## {version} (unreleased)" not in changes:
-        return f'CHANGELOG.md has no line "## {version} (unreleased)"'
+    begin = f"## {version} ("
+    released = [line for line in changes if line.startswith(begin) and "(unreleased)" not in line]
+    if released:
+        return f'CHANGELOG.md has the section "{released[0]}"'
     for path in sorted((root / "submissions").rglob("record.json")):
         if json.loads(path.read_bytes())["llmb_version"] == version:
             return f"{path.parent.relative_to(root)} was made with it"

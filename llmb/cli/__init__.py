@@ -53,7 +53,7 @@ GROUPS = {
         "launch": ("launch", "Write a job file for many ranks."),
     },
     "Extend": {
-        "workload": ("workload", "List and show workloads."),
+        "workload": ("workload", "List, show, write and check workloads."),
         "data": ("data", "Pack text into training data, and show data."),
         "plugin": ("plugin", "List, check and write plugins."),
     },

@@ -22,6 +22,13 @@ def workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return _begun(WORKLOADS, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
+def families(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the families of models. Example: ``gpt2``."""
+    from llmb.families import SHAPES
+
+    return _begun(SHAPES, incomplete)
+
+
 def recipes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the recipes of ``llmb workload recipes``."""
     from llmb.workloads.recipes import RECIPES

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+import shutil
 import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
@@ -38,10 +39,6 @@ _DEBUG_OF_MODE: dict[str, dict[str, int]] = {
     "forward": {"timed_steps": 10},
     "generate": {"timed_steps": 5, "batch_size": 1, "prompt_length": 6, "new_tokens": 24},
 }
-
-#: A workload's name as part of a folder's name, and the most bytes of a definition file.
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_MOST_DEFINITION = 64 * 1024
 
 
 _EXAMPLES = """\b
@@ -109,13 +106,35 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
-        print_summary(finished.record)
+        print_summary(finished.record, lines=_lines_of_screen())
         _print_text(finished.path, flags)
         click.echo(f"\nrun directory: {finished.path}")
         if page is not None:
             click.echo(f"page: {page}")
+        if sys.stdout.isatty():
+            click.echo(_next(finished.path, official=finished.record.class_ == "official"))
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _lines_of_screen() -> int | None:
+    """Return the lines of a terminal for the summary, without 8 lines for the rest of the output.
+
+    None: stdout is no terminal.
+    """
+    return shutil.get_terminal_size().lines - 8 if sys.stdout.isatty() else None
+
+
+def _next(path: Path, *, official: bool) -> str:
+    """Return the commands that a user is likely to type after a run."""
+    run = quote(str(path))
+    debug = "" if official else " --debug"
+    return (
+        f"next: llmb show {run}\n"
+        f"      llmb audit {run}\n"
+        f"      llmb compare BASE_RUN_DIR {run}\n"
+        f"      llmb package-submission {run} --submitter ID{debug}"
+    )
 
 
 def request_of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int) -> RunRequest:
@@ -307,31 +326,30 @@ def workload_of(text: str) -> tuple[str, Definition | None]:
     inline = text.lstrip().startswith("{")
     if not inline and not text.endswith(".json"):
         return text, None
-    raw = text if inline else _definition_file(Path(text))
+    from llmb.workloads import definition as definition_file
+
+    raw = text if inline else definition_file.read_text(Path(text))
     try:
-        found = json.loads(raw)
+        found = definition_file.entries(raw)
     except ValueError as error:
         raise UsageError(f"--workload {text}: not JSON ({error})") from None
-    if not isinstance(found, dict) or any(isinstance(v, (dict, list)) for v in found.values()):
+    if any(isinstance(entry.value, (dict, list)) for entry in found):
         raise UsageError(
             f"--workload {text}: write an object of family and sizes, "
             'such as {"family": "llama", "hidden_size": 512}'
         )
-    name = found.pop("name", "own" if inline else Path(text).stem)
-    if not isinstance(name, str) or not re.fullmatch(_NAME, name):
+    for fault in definition_file.repeated(found):
+        raise UsageError(f"--workload {text}: {fault.text}: leave one of the two out")
+    stated = {entry.key: entry.value for entry in found}
+    if stated.get("schema", definition_file.SCHEMA) != definition_file.SCHEMA:
+        raise UsageError(
+            f"--workload {text}: schema {stated['schema']!r}: this llmb reads "
+            f"{definition_file.SCHEMA}"
+        )
+    name = stated.get("name", "own" if inline else Path(text).stem)
+    if not isinstance(name, str) or not re.fullmatch(definition_file.NAME, name, re.ASCII):
         raise UsageError(f"--workload: the name {name!r} may hold letters, digits and . _ - only")
-    return name, found
-
-
-def _definition_file(path: Path) -> str:
-    from llmb.records import members
-
-    try:
-        return members.read_file(path, _MOST_DEFINITION).decode()
-    except BundleRefusedError as error:  # no regular file, or a huge file
-        raise UsageError(f"--workload: {error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"--workload {path}: not readable text") from None
+    return name, definition_file.definition_of(found)
 
 
 def _commitment(flags: dict[str, Any]) -> SeedCommitment | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from rich.console import Console
 from rich.table import Table
@@ -17,14 +18,33 @@ from llmb.records.run_record import Duration, RunRecord, TimeStamps
 from llmb.records.seed_commitment import SeedCommitment
 
 NOT_MEASURED = "not measured"
+#: Rows of the summary on a screen that is too small for all rows.
+_BRIEF = ("workload", "precision", "device", "window", "step time", "share of ceiling")
 
 
-def print_summary(record: RunRecord, *, of_a_stranger: bool = False) -> None:
+def print_summary(
+    record: RunRecord, *, of_a_stranger: bool = False, lines: int | None = None
+) -> None:
     """Print headline, context and findings of ``record`` to stdout.
 
-    ``of_a_stranger`` marks declared values without a check (``llmb.records.declared``).
+    Args:
+        record: the run.
+        of_a_stranger: mark declared values without a check (``llmb.records.declared``).
+        lines: lines of the screen; rows and notes that would push the headline off are left out.
+            None: print all.
     """
     console = Console(highlight=False)
+    with console.capture() as captured:
+        _print(console, record, of_a_stranger=of_a_stranger, is_brief=False)
+    whole = captured.get()
+    widths = (Text.from_ansi(line).cell_len for line in whole.splitlines())
+    if lines is not None and sum(max(1, ceil(n / console.width)) for n in widths) > lines:
+        _print(console, record, of_a_stranger=of_a_stranger, is_brief=True)
+    else:
+        console.file.write(whole)
+
+
+def _print(console: Console, record: RunRecord, *, of_a_stranger: bool, is_brief: bool) -> None:
     result = record.result
     label = "OFFICIAL" if record.class_ == "official" else "DEBUG, not comparable"
     head = Text(f"{result.tokens_per_second:,.2f} tokens/s", style="bold")
@@ -38,13 +58,18 @@ def print_summary(record: RunRecord, *, of_a_stranger: bool = False) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(record):
+        if is_brief and name not in _BRIEF:
+            continue
         table.add_row(marked(name) if of_a_stranger else name, Text(value))
     console.print(table)
-    for text in (
+    notes = [
         *_without_interval(values, len(record.timing.repeats)),
         *record.waivers,
         *record.warnings,
-    ):
+    ]
+    if is_brief:
+        notes = [*notes[:1], f"{len(notes[1:])} more notes and more rows: llmb show RUN_DIR"]
+    for text in notes:
         console.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
     console.print(_verdict(record), soft_wrap=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import completion
+from llmb.cli import completion, workload_check, workload_new
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 160
 
 
-@click.group("workload", short_help="List and show workloads.")
+@click.group("workload", short_help="List, show, write and check workloads.")
 def command() -> None:
-    """List the workloads, and show origin, sizes and published figures of a workload."""
+    """List the workloads; show one; write and check the file of your own workload."""
+
+
+command.add_command(workload_new.command)
+command.add_command(workload_check.command)
 
 
 @command.command("list")
+@click.option("--wide", is_flag=True, help="Show every column, wider than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_workloads(as_json: bool) -> None:
+def list_workloads(wide: bool, as_json: bool) -> None:
     """List every workload: family, sizes, parameters, modes, memory of a training step.
 
     Sizes are layers / heads / key-value heads / hidden / feed-forward / sequence / vocabulary.
@@ -40,8 +45,9 @@ def list_workloads(as_json: bool) -> None:
 
     \b
     llmb workload list
-    llmb workload list --json
+    llmb workload list --wide
     """
+    from llmb.cli.tables import print_fitted
     from llmb.workloads import WORKLOADS
     from llmb.workloads.facts import facts
 
@@ -60,7 +66,8 @@ def list_workloads(as_json: bool) -> None:
             ", ".join(one["modes"]),
             _bytes(one["memory_bytes"]["BF16"]),
         )
-    _console().print(table)
+    least = ("document", "modes", "L/H/KV/d/F/T/V", "family")
+    print_fitted(table, least, wide=wide, piped=_PIPED_WIDTH)
 
 
 @command.command("show")
@@ -69,20 +76,42 @@ def list_workloads(as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show workload NAME: sizes, work and memory, published rows, and flaws of the original.
 
+    NAME is a name of llmb workload list, or a file NAME.json of your own.
+
     \b
     llmb workload show llama-1.4b
     llmb workload show gpt2-1.5b --json
+    llmb workload show mine.json
     """
     from rich.text import Text
 
+    from llmb.cli.run import workload_of
     from llmb.workloads import find
     from llmb.workloads.facts import facts
     from llmb.workloads.published import tables_of
 
-    found = facts(find(name, {}))
+    known, definition = workload_of(name)
+    found = facts(find(known, {}, definition))
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
+    print_sizes(found)
+    console = _console()
+    console.print(Text(_sources(), style="dim"))
+    for document, one in tables_of(known):
+        console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
+        console.print(_published(one))
+        why = "; ".join(text for text in (one.note, document.source) if text)
+        console.print(Text(why, style="dim"))
+    console.print()
+    for note in found["notes"]:
+        console.print(Text(f"note: {note}", style="yellow"))
+
+
+def print_sizes(found: Mapping[str, Any]) -> None:
+    """Print the facts of a workload: parameters, sizes, memory, FLOPs by convention."""
+    from rich.text import Text
+
     console = _console()
     console.print(Text(f"{found['name']}, {found['parameters']:,} parameters", style="bold"))
     table = _table("", "")
@@ -93,20 +122,12 @@ def show(name: str, as_json: bool) -> None:
     console.print()
     console.print(_work(found))
     console.print()
-    console.print(Text(_sources(), style="dim"))
-    for document, one in tables_of(name):
-        console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
-        console.print(_published(one))
-        why = "; ".join(text for text in (one.note, document.source) if text)
-        console.print(Text(why, style="dim"))
-    console.print()
-    for note in found["notes"]:
-        console.print(Text(f"note: {note}", style="yellow"))
 
 
 @command.command("recipes")
+@click.option("--wide", is_flag=True, help="Show every column, wider than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def recipes(as_json: bool) -> None:
+def recipes(wide: bool, as_json: bool) -> None:
     """List published commands for several devices, for llmb run --recipe NAME.
 
     Ranks are as published; with --preset debug every kind of parallelism has two ranks.
@@ -115,6 +136,7 @@ def recipes(as_json: bool) -> None:
     llmb workload recipes
     llmb run --recipe nanotron-llama2-7b --preset debug
     """
+    from llmb.cli.tables import print_fitted
     from llmb.workloads.recipes import RECIPES
 
     if as_json:
@@ -131,7 +153,8 @@ def recipes(as_json: bool) -> None:
             recipe.precision,
             "; ".join(text for text in (recipe.original, recipe.differs) if text),
         )
-    _console().print(table)
+    least = ("", "workload", "precision", "shared", "batch")
+    print_fitted(table, least, wide=wide, piped=_PIPED_WIDTH)
 
 
 def _shared(recipe: RunRecipe) -> str:
@@ -169,7 +192,7 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         "float32 weights, autocast" if recipe["mixed_precision"] else "",
     ]
     rows = [
-        ("from", found["document_name"]),
+        ("from", found["document_name"] or "a definition of your own"),
         ("family", found["family"]),
         ("modes", ", ".join(found["modes"])),
         ("shapes", ", ".join(f"{name} {value}" for name, value in shapes.items())),
@@ -193,7 +216,8 @@ def _work(found: Mapping[str, Any]) -> Table:
 
     table = _table("convention", "FLOPs a token", "counts")
     for name, value in found["flops_per_token"].items():
-        own = "   <- the document's own" if name == found["flops_convention"] else ""
+        whose = "the document's own" if found["document"] else "in tables of llmb"
+        own = f"   <- {whose}" if name == found["flops_convention"] else ""
         table.add_row(name, f"{value:,.0f}", CONVENTIONS[name].counts + own)
     return table
 

@@ -138,6 +138,10 @@ class Family(ABC, Generic[S]):
     #: Module -> how tensor-parallel ranks share the module: in each block, and outside the blocks.
     block_slices: ClassVar[Mapping[str, Slice]]
     other_slices: ClassVar[Mapping[str, Slice]]
+    #: Size that few families have -> meaning, for workload files. Example: ``head_dim``.
+    meanings: ClassVar[Mapping[str, str]] = {}
+    #: Size -> the size that it follows in a workload file, and how many times: as in transformers.
+    follows: ClassVar[Mapping[str, tuple[str, int]]] = {}
     #: Reader of Hugging Face's ``config.json``; None: llmb reads no checkpoints of the family.
     checkpoint: ClassVar[type[HuggingFaceConfig] | None] = None
 

@@ -118,6 +118,10 @@ class Gpt2Family(Family[Gpt2Shape]):
         "transformer.ln_f": Slice.NORM,
         "lm_head": Slice.TIED_HEAD,
     }
+    follows: ClassVar[Mapping[str, tuple[str, int]]] = {
+        "intermediate_size": ("hidden_size", 4),
+        "sequence_length": ("max_position_embeddings", 1),
+    }
     checkpoint = Gpt2Config
 
     def gemms(self, shape: Gpt2Shape) -> tuple[Gemm, ...]:

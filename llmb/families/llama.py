@@ -121,6 +121,9 @@ class LlamaFamily(Family[LlamaShape]):
         "model.norm": Slice.NORM,
         "lm_head": Slice.HEAD,
     }
+    follows: ClassVar[Mapping[str, tuple[str, int]]] = {
+        "num_key_value_heads": ("num_attention_heads", 1)
+    }
     checkpoint = LlamaConfig
 
     def gemms(self, shape: LlamaShape) -> tuple[Gemm, ...]:

@@ -62,6 +62,8 @@ class Qwen3Family(LlamaFamily):
         "self_attn.q_norm": Slice.NORM_OF_HEADS,
         "self_attn.k_norm": Slice.NORM_OF_HEADS,
     }
+    meanings: ClassVar[Mapping[str, str]] = {"head_dim": "Channels of an attention head."}
+    follows: ClassVar[Mapping[str, tuple[str, int]]] = {}  # every size of Qwen3 has 8
     checkpoint = Qwen3Config
 
     def parameter_sizes(self, shape: LlamaShape) -> dict[str, Size]:

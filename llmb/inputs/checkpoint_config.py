@@ -6,15 +6,19 @@ weights. Example: a checkpoint with quantised weights.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from llmb.errors import UsageError
+from llmb.errors import BundleRefusedError, UsageError
 from llmb.families import FAMILIES, family_of
 from llmb.families.hugging_face import HuggingFaceConfig
+from llmb.records import members
 from llmb.reference.shapes import Shape
 
+#: Most bytes of a ``config.json`` without weights.
+_MOST_BYTES = 2**20
 #: Fields of a shape that belong to the run instead of the weights.
 _OWN = {"sequence_length", "padding_idx", "initializer_range"}
 
@@ -69,6 +73,43 @@ def check_shape(folder: Path, shape: Shape) -> tuple[str, ...]:
     return config.notes()
 
 
+def shape_of_file(path: Path) -> tuple[Shape, tuple[str, ...]]:
+    """Return the shape of a model from its ``config.json`` alone, and notes for the user.
+
+    Without weights, quantisation and the scaling of rotary positions change neither sizes nor work:
+    they are left out, with a note.
+
+    Raises:
+        UsageError: no configuration, or a model that the reference does not compute.
+    """
+    told = f"--from-hf {str(path)!r}"
+    try:
+        raw = json.loads(members.read_file(path, _MOST_BYTES))
+        if not isinstance(raw, dict):
+            raise ValueError("an object is needed")
+    except BundleRefusedError as error:  # no regular file, or a huge file
+        raise UsageError(f"--from-hf: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{told} is not JSON ({error})") from None
+    notes = []
+    if raw.pop("quantization_config", None) is not None:
+        notes.append("the quantisation of the weights is left out")
+    for name in ("rope_scaling", "rope_parameters"):
+        stated = raw.get(name)
+        if not isinstance(stated, dict):
+            continue
+        kind = stated.get("rope_type", stated.get("type", "default"))
+        if kind != "default":
+            raw[name] = {key: stated[key] for key in ("rope_theta",) if key in stated}
+            notes.append(f"the scaling of the rotary positions ({kind}) is left out")
+    try:
+        config = _parsed(path, json.dumps(raw).encode())
+        return config.shape(path), (*notes, *config.notes())
+    except UsageError as error:
+        text = str(error).replace(repr(str(path / "config.json")), repr(str(path)), 1)
+        raise UsageError(text.replace(f"--weights {str(path)!r}", told, 1)) from None
+
+
 def _read(folder: Path) -> HuggingFaceConfig:
     """Return the configuration in ``folder``, checked against the values the reference requires."""
     path = folder / "config.json"
@@ -79,6 +120,12 @@ def _read(folder: Path) -> HuggingFaceConfig:
         raise UsageError(
             f"--weights {str(folder)!r} is no Hugging Face checkpoint: config.json: {why}"
         ) from None
+    return _parsed(folder, raw)
+
+
+def _parsed(folder: Path, raw: bytes) -> HuggingFaceConfig:
+    """Return the configuration in ``raw``; messages name ``folder``."""
+    path = folder / "config.json"
     try:
         kind = _Kind.model_validate_json(raw).model_type
         if kind not in _KINDS:

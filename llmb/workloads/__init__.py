@@ -6,23 +6,38 @@ Example: ``llama-1.4b``, or a user's own file NAME.json with ``family`` and size
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError, did_you_mean
 from llmb.families import SHAPES, family_of
 from llmb.reference.shapes import Shape
+from llmb.workloads import definition as definition_file
+from llmb.workloads.definition import NAME, SIZES, Fault
 from llmb.workloads.table import LADDER, WORKLOADS
 from llmb.workloads.workload import Workload
 
-__all__ = ["LADDER", "WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
+__all__ = [
+    "LADDER",
+    "WORKLOADS",
+    "Workload",
+    "define",
+    "faults",
+    "find",
+    "mode_of",
+    "of",
+    "why_no_name",
+]
 
-#: Names allowed for workloads: the name of a run directory contains the workload's name.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+#: Changes that make a size fit the others, one after the other: size -> the size in its place.
+_MENDED: dict[str, Callable[[Any], int]] = {
+    "hidden_size": lambda shape: 128 * shape.num_attention_heads,
+    "num_key_value_heads": lambda shape: shape.num_attention_heads,
+    "sequence_length": lambda shape: getattr(shape, "max_position_embeddings", 2),
+    "padding_idx": lambda shape: 0,
+}
 
 
 def of(run: RunRequest | RunConfig) -> Workload:
@@ -84,32 +99,67 @@ def define(name: str, definition: Definition) -> Workload:
         UsageError: the name is taken or invalid, the family is unknown, or a size is unknown or
             below 1.
     """
-    if name in WORKLOADS:
-        raise UsageError(f"workload {name!r} is one of llmb's own: choose another name")
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"workload {name!r}: a name may hold letters, digits and . _ - only")
-    sizes = dict(definition)
-    family = sizes.pop("family", None)
-    if family not in SHAPES:
-        raise UsageError(f"workload {name!r}: family {family!r} is none of {', '.join(SHAPES)}")
-    kind = SHAPES[str(family)]
-    known = [field.name for field in fields(kind)]
-    unknown = sorted(sizes.keys() - set(known))
-    if unknown:
-        raise UsageError(
-            f"workload {name!r}: {unknown[0]!r} is no size of {family} (it has {', '.join(known)})"
-            f"{did_you_mean(unknown[0], known)}"
-        )
-    try:
-        shape: Shape = TypeAdapter(kind).validate_python(sizes)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"workload {name!r}: {where}: {first['msg']}") from None
-    for field, value in vars(shape).items():
-        if isinstance(value, int) and field != "padding_idx" and value < 1:
-            raise UsageError(f"workload {name!r}: {field} is {value}: it must be at least 1")
+    wrong = why_no_name(name)
+    if wrong:
+        raise UsageError(wrong)
+    for fault in definition_file.faults(definition):
+        raise UsageError(f"workload {name!r}: {fault.text}")
+    shape = _shape(definition)
     return Workload(name, shape, None, modes=family_of(shape).modes)
+
+
+def why_no_name(name: str) -> str:
+    """Return why a user's own workload cannot have ``name``; nothing if it can."""
+    if name in WORKLOADS:
+        return f"workload {name!r} is one of llmb's own: choose another name"
+    if not re.fullmatch(NAME, name, re.ASCII):
+        return f"workload {name!r}: a name may hold letters, digits and . _ - only"
+    return ""
+
+
+def faults(definition: Definition) -> list[Fault]:
+    """Return every fault of a user's own workload: of each key, else of sizes that do not fit."""
+    found = definition_file.faults(definition)
+    if found:
+        return found
+    shape = _shape(definition)
+    return [_named(text, definition) for text in _misfits(shape)]
+
+
+def _shape(definition: Definition) -> Shape:
+    kind = SHAPES[str(definition["family"])]
+    sizes: dict[str, Any] = {key: size for key, size in definition.items() if key in SIZES}
+    return kind(**sizes)
+
+
+def _named(text: str, definition: Definition) -> Fault:
+    """Return a fault in the words of a file: ``hidden_size`` instead of ``--hidden-size``."""
+    told = re.sub(r"--([a-z-]+)", lambda found: found[1].replace("-", "_"), text)
+    keys = [key for key in re.findall(r"\w+", told) if key in definition]
+    return Fault(keys[-1] if keys else "family", told)
+
+
+def _misfits(shape: Shape) -> Iterator[str]:
+    """Yield every reason why no model has these sizes: mend the first, and look for the next."""
+    said = _why_not(shape)
+    while said:
+        yield said
+        mended = (
+            type(shape)(**{**vars(shape), size: value(shape)})
+            for size, value in _MENDED.items()
+            if hasattr(shape, size)
+        )
+        better = ((other, _why_not(other)) for other in mended)
+        shape, said = next((found for found in better if found[1] != said), (shape, ""))
+
+
+def _why_not(shape: Shape) -> str:
+    """Return the first reason why no model has these sizes; nothing if a model has."""
+    try:
+        _check(shape)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:
@@ -128,3 +178,6 @@ def _check(shape: Shape) -> None:
     family_of(shape).check(shape)
     if shape.sequence_length < 2:
         raise UsageError("--sequence-length 1 leaves no next token to predict: use at least 2")
+    padding = getattr(shape, "padding_idx", None)
+    if padding is not None and padding >= shape.vocab_size:
+        raise UsageError(f"padding_idx {padding} is no token: use less than {shape.vocab_size}")

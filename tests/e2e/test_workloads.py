@@ -105,6 +105,20 @@ def test_sizes_of_ones_own_are_run_as_a_debug_run_that_can_be_asked_for_again(
     assert '"name": "small-one", "family": "gpt2"' in again
 
 
+def test_an_author_writes_checks_and_runs_a_workload_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    assert harness.call("workload", "new", "mine", "--family=llama", cwd=tmp_path).code == 0
+    file.write_text(file.read_text().replace('"vocab_size": 32000', '"vocab_size": 0'))
+    wrong = harness.call("workload", "check", file)
+    assert (wrong.code, "vocab_size is 0: it must be at least 1" in wrong.stdout) == (2, True)
+    file.write_text(file.read_text().replace('"vocab_size": 0', '"vocab_size": 512'))
+    assert harness.call("workload", "check", file).code == 0
+    ended = harness.run(tmp_path / "out", "--workload", file, *DEBUG, harness.UNAUDITED)
+    assert ended.code == 0, ended.stderr
+    assert ended.record["workload"]["name"] == "mine"
+    assert ended.record["workload"]["shapes"]["vocab_size"] == 512
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -112,6 +126,7 @@ def test_sizes_of_ones_own_are_run_as_a_debug_run_that_can_be_asked_for_again(
         (("--workload=gpt2-125m", "--sequence-length=2048"), "use at most 1024"),
         (("--workload=missing.json",), "cannot read 'missing.json'"),
         (('--workload={"family": "gpt2"',), "not JSON"),
+        (('--workload={"family": "gpt2", "schema": "llmb.workload/2"}',), "reads llmb.workload/1"),
         (('--workload={"family": "gpt2", "name": "a/b"}',), "the name 'a/b' may hold"),
         (('--workload={"family": "gpt2", "d_model": 3}',), "'d_model' is no size of gpt2"),
         (("--accumulate=3", "--batch-size=4"), "--batch-size 4 cannot be accumulated in 3"),

@@ -205,8 +205,10 @@ LIMITS: dict[str, dict[str, float]] = {
         "_FITS": 0.85,
         "_FITS_NOT": 1.1,
     },
-    "cli.run": {
-        "_MOST_DEFINITION": 2**16,
+    "workloads.definition": {
+        "_MOST_BYTES": 2**16,
+        "_MOST": 2**31 - 1,
+        "_MOST_LAYERS": 10_000,
     },
 }
 

@@ -56,7 +56,8 @@ def test_no_version_comes_back() -> None:
 def test_a_version_is_frozen_by_its_release_and_by_the_first_bundle_it_made(tmp_path: Path) -> None:
     changes, record = tmp_path / "CHANGELOG.md", tmp_path / "submissions" / "a" / "record.json"
     changes.write_text("# Changelog\n\n## 1.0 (2026-12-01)\n")
-    assert "no line" in (why_frozen("1.0", tmp_path) or "")
+    assert "has the section" in (why_frozen("1.0", tmp_path) or "")
+    assert why_frozen("1.0.1", tmp_path) is None
     changes.write_text("# Changelog\n\n## 1.0 (unreleased)\n")
     assert why_frozen("1.0", tmp_path) is None
     record.parent.mkdir(parents=True)

@@ -26,8 +26,9 @@ def completed(*words: str) -> list[str]:
         (("run", "--preset", ""), ["debug"]),
         (("run", "--recipe", "nanotron"), ["nanotron-llama2-7b"]),
         (("run", "--workload", "mine.js"), ["mine.js"]),
+        (("workload", "new", "mine", "--family", "gp"), ["gpt2"]),
     ],
-    ids=["command", "workload", "argument", "plugin", "preset", "recipe", "file"],
+    ids=["command", "workload", "argument", "plugin", "preset", "recipe", "file", "family"],
 )
 def test_names_that_begin_with_the_typed_text_are_offered(
     words: tuple[str, ...], values: list[str]

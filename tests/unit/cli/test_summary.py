@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from llmb.cli import summary
+from llmb.cli import run, summary
 from llmb.records.ceiling import Ceiling, GemmCeiling, SustainedProduct
 from llmb.records.lacks import Lacks
 from tests.builders import make_record
@@ -64,3 +65,30 @@ def test_two_values_print_no_interval_but_the_reason_and_the_option(
     assert ("95 % interval" in text.splitlines()[0]) is (note is None)
     assert ("no 95 % interval" in text) is (note is not None)
     assert note is None or note in text
+
+
+def summarised(capsys: pytest.CaptureFixture[str], lines: int | None) -> list[str]:
+    record = make_record().model_copy(update={"warnings": [f"warning {n}" for n in range(9)]})
+    summary.print_summary(record, lines=lines)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_summary_too_long_for_the_screen_keeps_headline_first_rows_and_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    whole = summarised(capsys, None)
+    assert summarised(capsys, 60) == whole
+    brief = summarised(capsys, 17)
+    assert len(brief) <= 17 < len(whole)
+    assert brief[0] == whole[0]
+    assert brief[-1] == whole[-1]
+    assert any(line.startswith("share of ceiling") for line in brief)
+    assert any("more rows: llmb show RUN_DIR" in line for line in brief)
+
+
+def test_the_next_commands_name_the_run_and_mark_a_debug_run() -> None:
+    found = run._next(Path("runs/a b"), official=False)
+    assert found.splitlines()[0] == "next: llmb show 'runs/a b'"
+    assert found.endswith("llmb package-submission 'runs/a b' --submitter ID --debug")
+    assert "--debug" not in run._next(Path("runs/a"), official=True)
