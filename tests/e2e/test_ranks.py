@@ -31,6 +31,8 @@ EACH = [
     pytest.param(name, marks=pytest.mark.quick if name == "replicated" else ()) for name in LAYOUTS
 ]
 #: Of what each layout's ranks say to each other, at least one kind.
+#: Files of a run directory that are no part of a bundle.
+STAYS = ("log.txt", "report.html")
 SAID = {
     "replicated": {"all_reduce"},
     "sharded": {"reduce_scatter"},
@@ -81,7 +83,7 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     files = {
         str(path.relative_to(ended.directory)): path.read_bytes()
         for path in ended.directory.rglob("*")
-        if path.is_file() and path.name != "log.txt"  # which stays with the run
+        if path.is_file() and path.name not in STAYS
     }
     verified = verify_bundle(from_files(with_manifest(files)))
     assert [check for check in verified.checks if not check.ok] == []

@@ -145,7 +145,8 @@ def test_every_option_in_the_page_is_one_that_llmb_has() -> None:
         depth = 2 if row.words[1] == "run" else 3
         command = tuple(row.words[1:depth])
         if command not in known:
-            text = harness.call(*command, "--help").stdout
+            every = "--help-all" if command == ("run",) else "--help"
+            text = harness.call(*command, every).stdout
             known[command] = set(re.findall(r"(?<![\w-])--[\w-]+", text))
         coming = {"--weights"} if row.runs == "no: weights" else set()
         given = {word for word in row.words if word.startswith("--")}
