@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from llmb.cli import leaderboard, run
+from llmb.cli.pages import write_report
 from llmb.cli.text import printable
 from llmb.errors import BundleRefusedError, RunFailedError, UsageError
 
@@ -65,20 +66,25 @@ class DemoRun:
     show_default=True,
     help="Folder for all files of the demo.",
 )
-@click.option("--open", "opens", is_flag=True, help="Open the page in a browser at the end.")
+@click.option(
+    "--open",
+    "opens",
+    is_flag=True,
+    help="Open the cheat's page in a browser at the end.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress of the two runs.")
 def command(output_dir: Path, opens: bool, quiet: bool) -> None:
-    """Catch a cheat in a minute: two runs, a bundle, a page.
+    """Catch a cheat in a minute: two runs, a bundle, a page of each run.
 
     llmb trains a tiny model twice on the processor: honestly, and with a plugin that rounds the
     weights to FP8 and declares BF16. The audit judges both runs. The honest run becomes a bundle,
-    the bundle is verified, and a page shows the bundle. Both runs are real, as is the plugin: read
-    llmb-demo/plugin. The demo writes nothing outside of --output-dir.
+    the bundle is verified, and a page of each run shows the rules. Both runs are real, as is the
+    plugin: read llmb-demo/plugin. The demo writes nothing outside of --output-dir.
 
     \b
     Examples:
       llmb demo                       about 40 s on two cores
-      llmb demo --open                the same, and the page in a browser
+      llmb demo --open                the same, and the cheat's page in a browser
     """
     from llmb.config import idle_waiting, limit_threads, packages_in
     from llmb.measure import clock
@@ -95,10 +101,11 @@ def command(output_dir: Path, opens: bool, quiet: bool) -> None:
     _print_verdicts(honest, cheat)
     click.echo("\n4/4  a bundle of each run\n")
     _print_bundles(output_dir, honest, cheat)
-    page = _write_page(output_dir)
+    _write_leaderboard(output_dir)
+    page = _write_pages(honest, cheat)
     for line in _ending(output_dir, honest, cheat, (clock.now_ns() - began_ns) / 1e9):
         click.echo(line)
-    if opens:
+    if opens and page is not None:
         click.launch(page.resolve().as_uri())
 
 
@@ -216,18 +223,26 @@ def _verified(found: Verification) -> str:
     return f"verified  {len(found.checks)} checks passed: {printable(found.headline)}"
 
 
-def _write_page(output: Path) -> Path:
+def _write_leaderboard(output: Path) -> None:
     page = output / _PAGE
     board = leaderboard.ranked((output / _SUBMISSIONS,))
     leaderboard.write(page, leaderboard.text_of(board, "html"))
-    return page
+    click.echo(f"ranking   {printable(str(page))}")
+
+
+def _write_pages(honest: DemoRun, cheat: DemoRun) -> Path | None:
+    """Write ``report.html`` of both runs, and return the path of the cheat's page."""
+    found = [write_report(each.path, each.record) for each in (honest, cheat)]
+    for name, page in zip(("honest run", "cheat"), found, strict=True):
+        if page is not None:
+            click.echo(f"page      {printable(str(page))} ({name})")
+    return found[1]
 
 
 def _ending(output: Path, honest: DemoRun, cheat: DemoRun, seconds: float) -> Iterator[str]:
-    """Yield the page, and the commands for the same by hand."""
+    """Yield the seconds, and the commands for the same by hand."""
     words = " ".join(word.replace("=", " ") for word in _RUN)
     plugin, one, other = (shlex.quote(str(p)) for p in (output / _PLUGIN, honest.path, cheat.path))
-    yield f"page      {output / _PAGE}"
     yield ""
     yield f"{seconds:.0f} s; everything is in {output}. The same by hand:"
     yield ""

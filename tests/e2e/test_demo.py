@@ -28,6 +28,7 @@ def test_the_demo_convicts_a_cheat_packages_the_honest_run_and_shows_its_own_mea
     assert verified.ok
     assert verified.record.audit.verdict is Verdict.CONSISTENT
     assert verified.bundle_id in (tmp_path / "llmb-demo/leaderboard.html").read_text()
+    assert "P1" in (cheat / "report.html").read_text()
 
 
 @pytest.mark.quick
