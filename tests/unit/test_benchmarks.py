@@ -145,12 +145,12 @@ def test_drift_is_the_relative_distance_of_the_losses_and_every_way_has_as_many_
     assert line == "| FP32 | DDP | 2 to 1 | 0.0e+00 | 5.0e-01 | 0.0e+00 |"
 
 
-def test_what_a_gpu_needs_travels_in_under_a_megabyte_and_works_where_it_is_unpacked(
+def test_what_a_gpu_needs_travels_in_under_two_megabytes_and_works_where_it_is_unpacked(
     tmp_path: Path,
 ) -> None:
     archive, site = tmp_path / "gpu.tar.gz", tmp_path / "site"
     subprocess.run([SCRIPTS / "gpu/pack.sh", archive], check=True, capture_output=True)
-    assert archive.stat().st_size < 10**6
+    assert archive.stat().st_size < 2 * 10**6
     subprocess.run(["tar", "xzf", archive], check=True, cwd=tmp_path)
     gpu = tmp_path / "llmb-gpu/benchmarks/gpu"
     site.mkdir()

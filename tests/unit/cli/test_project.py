@@ -159,7 +159,7 @@ def test_sizes_beyond_numbers_and_hostile_records_are_one_line(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"family": "llama", "hidden_size": 1' + "0" * 300 + "}")
     words = ["step", "--workload", path, "--step-time", 1, "--global-batch", 4, "--world-size", 2]
-    assert "too large to compute with" in refused(*words)[1]
+    assert "it must be at most 2147483647" in refused(*words)[1]
     broken = tmp_path / "record.json"
     broken.write_text("{}")
     assert refused("step", "--from", broken)[0] == 6

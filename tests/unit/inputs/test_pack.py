@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmb.errors import UsageError
@@ -29,6 +29,7 @@ def tokens_of(prefix):
     return open_indexed(prefix).read().tolist()
 
 
+@settings(deadline=None)  # a file system may be slow
 @given(contents=st.lists(st.binary(), min_size=1), eos=st.none() | st.integers(0, 300))
 def test_packed_bytes_are_the_bytes_of_the_inputs_in_their_order(tmp_path_factory, contents, eos):
     folder = tmp_path_factory.mktemp("text")

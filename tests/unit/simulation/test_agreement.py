@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from llmb.config import Parallelism
+from llmb.families import family_of
 from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
@@ -111,7 +112,10 @@ def test_slices_sum_four_states_a_layer_and_two_at_the_ends(name):
     found = said(simulate(workload, Parallelism(tp=2), 1))
     state = VALUE * shape.sequence_length * shape.hidden_size
     layers = 4 * shape.num_hidden_layers
-    # The projection leaves out the embedding's sum forward, and the head's backward.
-    assert found["all_reduce", "tp"] == (layers + 2, (layers + 2) * state)
+    # Ranks add up the gradients of Qwen3's two norms of heads in each layer, of head_dim gains.
+    norms = 2 * shape.num_hidden_layers if family_of(shape).query_norm else 0
+    # The projection leaves them out, the embedding's sum forward, and the head's backward.
+    given = (layers + 2) * state + norms * VALUE * shape.head_dim
+    assert found["all_reduce", "tp"] == (layers + 2 + norms, given)
     ring = 2 * 1 / 2
     assert sent(Model.of(shape), tp=2)[0] == pytest.approx(ring * layers * state, rel=1e-6)
