@@ -128,6 +128,11 @@ class Precision(Frozen):
         return self.name if self.products is None else f"{self.name} (products in {self.products})"
 
     @property
+    def scales_loss(self) -> bool:
+        """Tell whether the loss is scaled, so that a step may overflow: FP16 under autocast."""
+        return self.master_weights and self.dtype == "float16"
+
+    @property
     def stored_dtype(self) -> str:
         """Torch's name of the dtype of the weights."""
         return "float32" if self.master_weights else self.dtype

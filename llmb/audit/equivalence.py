@@ -172,11 +172,7 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
 
 def _overflowed(shown: Iterable[Array], precision: Precision) -> bool:
     """Tell whether a run with scaled gradients has a gradient that is not finite."""
-    return _is_scaled(precision) and not all(map(_is_finite, shown))
-
-
-def _is_scaled(precision: Precision) -> bool:
-    return precision.master_weights and precision.dtype == "float16"
+    return precision.scales_loss and not all(map(_is_finite, shown))
 
 
 def _is_finite(shown: Array) -> bool:
@@ -216,7 +212,7 @@ def _glance_fault(seen: Arrays, index: int, precision: Precision) -> list[str]:
 
     NaN differs from NaN, except where scaled gradients may overflow.
     """
-    scaled = _is_scaled(precision)
+    scaled = precision.scales_loss
     asked = seen.get(f"{index}/asked")
     later = [seen.get(f"{index}/asked {when}") for when in ("before", "after")]
     if asked and all(one is not None and len(one) == len(asked) for one in later):

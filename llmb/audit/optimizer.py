@@ -40,7 +40,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     seen, path = bench.needed(OPTIMIZER), bench.path(OPTIMIZER)
     fmt, done = bench.facts.precision, len(bench.timing.commitments)
     constants = bench.constants_of(max(0, done - 1))  # constants of the last completed step
-    yield finding(seen, constants, path, scaled=fmt.master_weights and fmt.dtype == "float16")
+    yield finding(seen, constants, path, scaled=fmt.scales_loss)
 
 
 def finding(

@@ -202,8 +202,8 @@ class Ranks:
 def abort_collectives() -> None:
     """End the pending collective calls of this process, if the backend can.
 
-    In PyTorch 2.13 NCCL can: its kernels leave the device. Gloo ignores the request, so calls of
-    gloo end with the process. No process group is left.
+    By PyTorch's documentation NCCL can: its kernels leave the device. Gloo of torch 2.13 ignores
+    the request, so calls of gloo end with the process. No process group is left.
     """
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
     if abort is not None and dist.is_initialized():
