@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from llmb.audit.honest_error import drift
 from llmb.audit.step_by_step import LEFT_OUT
 from llmb.families import family_of
+from llmb.inputs.start import start_gain
 from llmb.records import draws
 from llmb.records.draws import Draws
 from llmb.reference.data import Batch, make_batch
@@ -39,7 +40,6 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import LlamaShape, Shape
 from llmb.reference.train_loop import Step, train_loop
-from llmb.workloads.start import start_gain
 
 #: Elements of each gradient that are compared.
 _ELEMENTS = 2048

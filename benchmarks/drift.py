@@ -37,6 +37,7 @@ from llmb import workloads
 from llmb.audit import equivalence
 from llmb.audit.honest_error import times_of
 from llmb.config import BF16, FP32, Mode, Parallelism, Precision, RankAddress, RunConfig
+from llmb.inputs.start import values_of
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
 from llmb.records import draws
@@ -47,7 +48,6 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer, Recipe
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, train_loop
-from llmb.workloads.start import values_of
 
 SHAPE = LlamaShape(
     vocab_size=2048,

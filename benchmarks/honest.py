@@ -43,7 +43,7 @@ from tests.cheats.test_twins_of_modes import CASES
 from tests.e2e import harness, number_formats
 
 #: Rules whose limits are numbers that an honest run can come near to.
-NUMERIC = ("L1", "E1", "E2", "P1", "O2")
+NUMERIC = ("L1", "E1", "G1", "E2", "P1", "O2")
 TINY, DEBUG, WIDE = "tiny", "debug preset", "true width"
 #: The order in which sizes are run.
 _SIZES = (TINY, DEBUG, WIDE)

@@ -23,6 +23,7 @@ from deep_drift import first_value, products, sample
 from torch import Tensor
 
 from llmb import workloads
+from llmb.inputs.start import start_gain
 from llmb.records.draws import Draws
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.models import build
@@ -30,7 +31,6 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, train_loop
 from llmb.workloads import Workload
-from llmb.workloads.start import start_gain
 
 #: A distance from which on two trainings are taken to have parted.
 PARTED = 0.1

@@ -33,9 +33,9 @@ from llmb.records.bundle import Bundle
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
 from llmb.report.board import board
-from llmb.report.bundles import Shelf, gather
 from llmb.report.page import page as page_of
 from llmb.submission import verified as submission_verified
+from llmb.submission.bundles import Shelf, gather
 from llmb.submission.clashes import content_of
 from llmb.submission.verified import Verified
 from tests.builders import with_manifest

@@ -1,7 +1,6 @@
 """Draw the terminal output of a command as an SVG, for README.md.
 
-    python benchmarks/picture.py docs/run.svg llmb show \\
-        submissions/llmb/amd-epyc-zen5-4vcpu/llama-1.4b_train_BF16/1x-cpu-566decf6
+    python benchmarks/picture.py docs/run.svg llmb show submissions/llmb/SYSTEM/RUN
 
 The command runs for real, with colours and 84 columns; rich exports the picture. Fonts are the
 reader's own: the file asks no server for any.

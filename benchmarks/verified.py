@@ -35,7 +35,7 @@ from llmb.submission.verified import Cache, Verified, _key
 from tests.builders import with_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "submissions/llmb/amd-epyc-zen5-4vcpu/llama-1.4b_train_BF16/1x-cpu-566decf6"
+MODEL = ROOT / "tests/older/llmb-0.1.0"
 READERS = 4
 #: What is compared of bundles without a nonce (llmb.submission.clashes).
 COMPARED = tuple(f"{n}.safetensors" for n in ("/gradients", "/steps", "/honest", "/reference"))

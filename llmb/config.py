@@ -85,6 +85,12 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class JsonFile(Frozen):
+    """The content of a JSON file: ``schema_`` and ``class_`` are ``schema`` and ``class`` there."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+
 class Precision(Frozen):
     """A numeric format for a run."""
 
@@ -126,6 +132,11 @@ class Precision(Frozen):
     def described(self) -> str:
         """The name, and the format of products if different. Example: BF16 (products in FP32)."""
         return self.name if self.products is None else f"{self.name} (products in {self.products})"
+
+    @property
+    def underflows(self) -> bool:
+        """Tell whether gradients and moments are kept in float16: numbers below 2^-24 are 0."""
+        return self.dtype == "float16" and not self.master_weights
 
     @property
     def scales_loss(self) -> bool:
@@ -289,6 +300,11 @@ MOST_WARMUP_STEPS = 20
 #: Timed steps of an official training, unless the window is shorter than twice the least time.
 #: Together with the steps around the window, rule L1 compares 80 steps.
 MOST_TIMED_STEPS = 60
+
+
+def is_cpu(device: str) -> bool:
+    """Tell whether ``device`` is the host processor."""
+    return device.partition(":")[0] == "cpu"
 
 
 class RunRequest(Choices):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 
+from llmb import clock
 from llmb.errors import (
     INTERRUPTED_EXIT_CODE,
     LlmbError,
@@ -22,7 +23,6 @@ from llmb.errors import (
     RunFailedError,
     UnavailableError,
 )
-from llmb.measure import clock
 
 #: Signals that ask a command to end: Ctrl-C, ``kill``, a closed terminal. SIGUSR1 is the early
 #: warning of a scheduler (``sbatch --signal=USR1@120``): the present step may end.
@@ -215,6 +215,15 @@ def listen() -> None:
         ignored = number is not None and signal.getsignal(number) is signal.SIG_IGN
         if number is not None and (name == WARNING or not ignored):
             signal.signal(number, _take)
+
+
+def heed_interrupts() -> None:
+    """Let SIGINT act although the process was started with SIGINT ignored; before ``listen``.
+
+    Example: a thread of a notebook calls ``llmb.run``, and an idle notebook ignores SIGINT.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def stop_listening() -> None:

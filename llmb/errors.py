@@ -19,6 +19,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Exit code of Ctrl-C and SIGTERM: 128 + SIGINT, the convention of shells.
 INTERRUPTED_EXIT_CODE = 130
@@ -64,6 +68,8 @@ class LlmbError(Exception):
     """An error that llmb reports as one line instead of a traceback."""
 
     exit_code = 1
+    #: Directory of a finished run with this error, set by ``llmb.run``. Example: an INVALID run.
+    run_dir: Path | None = None
 
 
 class UsageError(LlmbError):
@@ -109,7 +115,7 @@ class BundleRefusedError(LlmbError):
 
 
 class RequirementError(LlmbError):
-    """A required condition of a comparison, or of a node, is not met."""
+    """A required condition of a comparison, or of a node, is not met; or a run is a regression."""
 
     exit_code = 7
 

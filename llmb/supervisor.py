@@ -13,24 +13,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
-from llmb import endings, workloads
-from llmb.config import RankAddress, RunRequest
+from llmb import clock, endings, workloads
+from llmb.config import RankAddress, RunConfig, RunRequest
 from llmb.endings import Interrupted, RunPhase, RunProgress
 from llmb.errors import LlmbError, UnavailableError
-from llmb.measure import clock, host
+from llmb.measure import host
 from llmb.parallel.place import last_of
+from llmb.records import run_tags
 from llmb.records.canonical import pretty_bytes
 from llmb.records.ceiling import Ceiling, Ceilings
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import Interruption, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
-from llmb.supervision import following, run_phases, selection
+from llmb.supervision import following, forecast, run_phases, selection
 from llmb.supervision.assembly import Raw, Repeat, assemble, interruption_of
 from llmb.supervision.choices import check_installed
+from llmb.supervision.forecast import Forecast
 from llmb.supervision.negotiation import Negotiated, negotiate
 from llmb.supervision.run_phases import Display, RunPhases
+from llmb.supervision.run_settings import CONFIG, as_toml, settings_of
 from llmb.supervision.space import check_space
 from llmb.supervision.time_authority import TimeAuthority
 from llmb.wire import forking
@@ -69,6 +73,7 @@ class RunContext:
     created: datetime
     began_ns: int
     progress: RunProgress
+    forecast: Forecast
     kept: _RunOutcome
 
 
@@ -80,6 +85,7 @@ def run(
     original: Original | None = None,
     place: RankAddress | None = None,
     authority: TimeAuthority | None = None,
+    tags: Sequence[str] = (),
 ) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
 
@@ -87,7 +93,8 @@ def run(
     are no part of the request, because requests are sent to probes. ``original`` is the bundle to
     reproduce: a plugin need not know of the reproduction. With ``place``, this is the supervisor of
     rank 0; supervisors of ranks 1 and up call ``follow``. ``authority`` is a server for time
-    stamps; without an answer from the server, the run goes on without time stamps.
+    stamps; without an answer from the server, the run goes on without time stamps. ``tags`` are
+    local labels of the run directory, and no part of the record.
 
     Raises:
         LlmbError: the run cannot be done, or failed; an existing run directory says why.
@@ -102,14 +109,21 @@ def run(
     progress, kept, directory = RunProgress(), _RunOutcome(), None
     try:
         with forking.noted() as starts:
+            expected = forecast.of_request(request, workload, progress)
+            display.foresee(expected)
             display.phase("asking the plugins")
             negotiated = negotiate(request, workload, place, estimate=True)
             created, config = clock.utc_now(), negotiated.config
+            searches = _searches(request, negotiated, place)
+            forecast.settle(expected, config, negotiated.estimate, searches=searches)
             label = f"{config.workload}-{config.precision.name}-{config.plugin}"
             check_space(output, config, workloads.of(config))
             progress.enter(RunPhase.CEILINGS)
             with endings.held():
                 directory = RunDirectory(output, created, label)
+                for tag in tags:
+                    run_tags.add(directory.path, tag)
+                _write_settings(directory, config, request.batch_size)
             authority, notes = _tried(authority)
             context = RunContext(
                 request,
@@ -124,6 +138,7 @@ def run(
                 created,
                 began_ns,
                 progress,
+                expected,
                 kept,
             )
             return _run(context, starts)
@@ -156,14 +171,17 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
         rank_timeout_s=request.rank_timeout_s,
         authority=context.authority,
         progress=context.progress,
+        forecast=context.forecast,
     )
     repeats: list[Repeat] = []
-    before, after, ended, where = None, None, None, ""
+    before, after, linked, ended, where = None, None, None, None, ""
     try:
-        if context.place is None and selection.wants_search(negotiated.offer, request.batch_size):
+        if _searches(request, negotiated, context.place):
             search = line.search_batch_size(config)
             config = config.model_copy(update={"batch_size": search.best})
+            _write_settings(directory, config, search.best)
         before = line.ceiling(config)
+        linked = line.interconnect(config)
         for number in range(config.repeats):
             repeats.append(line.repeat(config, number))
             if (ended := repeats[-1].ended) is not None:
@@ -190,6 +208,7 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
             negotiated=negotiated,
             search=search,
             ceilings=Ceilings(before=before, after=after) if before and after else None,
+            interconnect=linked,
             repeats=tuple(repeats),
             load_before=load_before,
             load_after=host.load(),
@@ -207,6 +226,21 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
     if ended is not None:
         raise ended
     return Finished(record, directory.path)
+
+
+def _searches(request: RunRequest, negotiated: Negotiated, place: RankAddress | None) -> bool:
+    """Tell whether the run begins with a search for the batch size."""
+    return place is None and selection.wants_search(negotiated.offer, request.batch_size)
+
+
+def _write_settings(
+    directory: RunDirectory, config: RunConfig, batch_size: int | Literal["auto"] | None
+) -> None:
+    """Write ``config.toml``: the settings of the run, to repeat them by ``llmb run --config``."""
+    settings = settings_of(config)
+    if batch_size == "auto":
+        settings["batch-size"] = batch_size
+    directory.write(CONFIG, as_toml(settings))
 
 
 def _told(

@@ -18,9 +18,18 @@ from pydantic import TypeAdapter
 import llmb
 from llmb.comparison.data import CompareReport
 from llmb.families import SHAPES
-from llmb.records import bundle, finding, node_report, run_record, seed_commitment, system
+from llmb.history import baseline, line
+from llmb.records import (
+    bundle,
+    finding,
+    node_report,
+    run_record,
+    seed_commitment,
+    sweep_overview,
+    system,
+)
 from llmb.records.system_index import INDEX_SCHEMA, SystemIndex
-from llmb.sweep import directory, overview, plan
+from llmb.sweep import directory
 from llmb.workloads import definition
 
 FOLDER = Path(llmb.__file__).parent / "records" / "schemas"
@@ -28,6 +37,7 @@ KEYS = Path(__file__).resolve().parents[1] / "docs" / "workloads.md"
 _BEGIN = "<!-- from llmb/workloads/definition.py by `python -m tests.schemas` -->\n"
 _END = "<!-- end of the table of keys -->\n"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_WIDTH = 100  # most characters of a line, comma included
 
 #: Schema as the file itself names it -> the model, or a union of models. ``audit.json`` and
 #: ``system.json`` of a run are parts of its record, and have its version.
@@ -39,10 +49,12 @@ CURRENT: dict[str, Any] = {
     INDEX_SCHEMA: SystemIndex,
     seed_commitment.SCHEMA: seed_commitment.SeedCommitment,
     node_report.SCHEMA: node_report.NodeReport,
-    plan.SCHEMA: plan.SweepPlan,
+    sweep_overview.PLAN_SCHEMA: sweep_overview.SweepPlan,
     directory.POINT_SCHEMA: directory.Ended,
-    overview.SCHEMA: overview.Overview,
+    sweep_overview.OVERVIEW_SCHEMA: sweep_overview.Overview,
     "llmb.compare/1": CompareReport,
+    line.SCHEMA: line.HistoryLine,
+    baseline.SCHEMA: baseline.BaselineDecision,
     definition.SCHEMA: definition.FILE,
 }
 
@@ -54,7 +66,7 @@ def file_of(name: str) -> Path:
 
 def schema_of(name: str) -> dict[str, Any]:
     """Return the JSON Schema of files that name themselves ``name``."""
-    made = TypeAdapter(CURRENT[name]).json_schema(by_alias=True)
+    made = _untitled(TypeAdapter(CURRENT[name]).json_schema(by_alias=True))
     if "schema" in made.get("properties", {}):  # a default for those who make one, never left out
         made["required"] = sorted({"schema", *made["required"]})
     return {**made, "$schema": DRAFT, "title": name}
@@ -62,7 +74,37 @@ def schema_of(name: str) -> dict[str, Any]:
 
 def text_of(name: str) -> str:
     """Return the published file of schema ``name``."""
-    return json.dumps(schema_of(name), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return f"{laid_out(schema_of(name))}\n"
+
+
+def laid_out(value: Any, indent: int = 0, before: int = 0) -> str:
+    """Return ``value`` as JSON with sorted keys: on one line if it fits, as most fields do.
+
+    ``before``: characters on the line before ``value``, beside the indentation.
+    """
+    line = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if not isinstance(value, (dict, list)) or indent + before + len(line) < _WIDTH:
+        return line
+    if isinstance(value, list):
+        rows = [laid_out(each, indent + 1) for each in value]
+    else:
+        keys = {f"{json.dumps(key)}: ": value[key] for key in sorted(value)}
+        rows = [key + laid_out(each, indent + 1, len(key)) for key, each in keys.items()]
+    space = "\n" + " " * indent
+    return f"{line[0]}{space} {f',{space} '.join(rows)}{space}{line[-1]}"
+
+
+def _untitled(schema: Any) -> Any:
+    """Return ``schema`` without titles: pydantic repeats the name of each field and class."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _untitled(value)
+        for key, value in schema.items()
+        if key != "title" or not isinstance(value, str)
+    }
 
 
 def table_of_keys() -> str:

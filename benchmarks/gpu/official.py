@@ -116,6 +116,7 @@ def of_one(options: argparse.Namespace) -> list[Stage]:
         Stage("TF32", 80 + AUDIT_S, run("TF32", half)),
         Stage("FP32", 110 + AUDIT_S, run("FP32", half)),
         Stage("search", 175 + AUDIT_S, run("BF16", "auto", compiled=False)),
+        Stage("links", 4, ("links.py",)),
     ]
 
 
@@ -134,6 +135,7 @@ def of_several(options: argparse.Namespace, devices: int) -> list[Stage]:
         Stage("debug FSDP", 45, run("BF16", 2, *debug, *fsdp, compiled=False)),
         Stage("BF16 DDP", 70 + AUDIT_S, run("BF16", batch, *ddp)),
         Stage("BF16 FSDP2", 70 + AUDIT_S, run("BF16", batch, *fsdp, "--zero", "3")),
+        Stage("links", 4, ("links.py",)),
         Stage("scaling", 160, run("BF16", batch, *scaling)),
         Stage("BF16 FSDP2 zero 2", 70 + AUDIT_S, run("BF16", batch, *fsdp, "--zero", "2")),
     ]

@@ -63,6 +63,7 @@ def figures(record: dict) -> dict:
         "parallelism": config["parallelism"],
         **{key: result[key] for key in (*measured, "peak_memory_bytes", "energy")},
         "warnings": record["warnings"],
+        "interconnect": record.get("interconnect"),
     }
 
 
@@ -98,4 +99,15 @@ def figure(run: dict) -> str:
     mfu = f", MFU {mfu['value']:.1%}" if mfu else ""
     broken = f" ({', '.join(run['broken'])} broken)" if run["broken"] else ""
     rate = f"{run['tokens_per_second']:,.0f} tokens/s at batch size {run['batch_size']}"
-    return f"{rate}{of}{mfu} [{run['class']}, {run['verdict']}{broken}]"
+    return f"{rate}{of}{mfu}{links(run)} [{run['class']}, {run['verdict']}{broken}]"
+
+
+def links(run: dict) -> str:
+    """Return library and bus bandwidth of the largest all-reduce between the ranks, if any."""
+    found = run["interconnect"] or {"rates": ()}
+    rates = [rate for rate in found["rates"] if rate["kind"] == "all_reduce"]
+    if not rates:
+        return ""
+    most = max(rates, key=lambda rate: rate["bytes"])
+    bus, size = most["bus_bytes_per_second"] / 1e9, most["bytes"] / 2**20
+    return f", {found['library']} all-reduce {bus:,.1f} GB/s bus at {size:,.0f} MiB"

@@ -6,6 +6,10 @@
 #     benchmarks/gpu/run.sh rehearsal --plugin cpu --device cpu --preset debug
 # OUTPUT_FOLDER gets summary.txt, summary.json and results.zip after each stage, and may be looked at,
 # or the call be killed, at any second. Run directories and compiled code lie in a scratch folder.
+# The stage "links" describes PCI Express, network cards, NUMA and (by nvidia-smi, rocm-smi or xpu-smi)
+# the links between devices: its out.txt has the tools' raw outputs, for a parser that misses something.
+# With several devices (many.sh) the summary names the bus bandwidth of an NCCL all-reduce of each run;
+# records in results.zip have all sizes under "interconnect". No lease has shown either yet.
 # Needs a Python whose torch sees the GPU (PYTHON=...), and pip. What else is missing is named in one
 # line (exit code 3), with the command that fetches the wheels where there is a package index; then
 # WHEELS=FOLDER installs them beside the environment. Nothing that is installed is replaced.

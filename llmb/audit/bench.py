@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import Evidence, Rule
-from llmb.config import Mode, Parallelism, Precision, RunConfig
+from llmb.config import Mode, Parallelism, Precision, RunConfig, is_cpu
+from llmb.inputs.start import starts_sharp
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
@@ -28,7 +29,6 @@ from llmb.records.run_record import (
 )
 from llmb.records.system import SystemDescription
 from llmb.reference.recipe import Optimizer
-from llmb.workloads.start import starts_sharp
 
 E = TypeVar("E")
 #: Returns the bytes of an evidence file by its path in the run directory; None: no such file.
@@ -45,6 +45,8 @@ STEP_VALUES = Evidence(audited.STEP_VALUES, arrays.read_reduced)
 REPLAY = Evidence(audited.REPLAY, arrays.read_reduced)
 HONEST = Evidence(audited.HONEST, arrays.read_reduced)
 REFERENCE = Evidence(audited.REFERENCE, arrays.read_reduced)
+LEDGER = Evidence(audited.LEDGER, audited.LedgerEvidence.model_validate_json)
+JUDGED = Evidence(audited.JUDGED, arrays.read)
 DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read_reduced)
 
 #: Bits to which the device's reference must agree with the host's reference.
@@ -77,6 +79,8 @@ class Facts:
     helpers: Sequence[DeclaredHelper]
     variables: Sequence[str]
     is_debug: bool
+    #: The device of the run is the host's processor.
+    on_host: bool = False
     #: The device records a step, compiles the recording and runs the program later.
     records_steps: bool = False
     #: The run was asked to use the workload's own learning rate in every step.
@@ -108,6 +112,7 @@ def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[
         helpers=record.plugin.declared_helpers,
         variables=record.plugin.environment,
         is_debug=record.class_ == "debug",
+        on_host=is_cpu(record.config.device),
         records_steps=record.plugin.lacks.eager_kernels,
         constant_rate=record.config.constant_rate,
         sharp_start=record.rules_version != "2" and sharp_of(record.config, record.workload),

@@ -18,6 +18,9 @@ _TO_READ = ("ctypes.", "subprocess.", "os.", "pty.", "_thread.", "sys._getframe"
 #: Python keeps an audit hook until the process ends: a hook added before START still runs in the
 #: timed steps.
 _LASTING = {"sys.addaudithook"}
+#: Whoever has once read a frame or the collector's objects may keep llmb's own objects: the stream
+#: of steps tells the plugin which step is judged (rule G1).
+_LOOKS = ("sys._getframe", "sys._current_", "gc.get_", "read of ")
 #: A helper's CPU time may be off by one tick of the system's clock at both ends.
 _TICKS_S = 0.02
 #: Allowed CPU time of children, and of ended threads: a child that only waits still wakes up at
@@ -26,9 +29,17 @@ _UNSEEN_SHARE, _UNSEEN_S = 0.02, 0.1
 
 
 def faults(
-    evidence: SurroundingsEvidence, timing: RepeatTiming, helpers: Sequence[DeclaredHelper]
+    evidence: SurroundingsEvidence,
+    timing: RepeatTiming,
+    helpers: Sequence[DeclaredHelper],
+    *,
+    ever_looked: bool = False,
 ) -> Iterator[str]:
-    """Yield undeclared acts, threads and CPU time in one repeat, from START on."""
+    """Yield undeclared acts, threads and CPU time in one repeat, from START on.
+
+    ``ever_looked``: reads of frames and of the collector's objects by the plugin's own code count
+    at any time, because steps are judged (rule G1).
+    """
     start = timing.warmup_steps
     for act in evidence.acts:
         times = f", {act.count} times" if act.count > 1 else ""
@@ -36,6 +47,11 @@ def faults(
             yield f"{act.event} by {_whose(act)} at {act.place}, which lasts{times}"
         elif act.blocks[-1] >= start and not _is_reading(act):
             yield f"{act.event} by {_whose(act)} at {act.place} in the timed steps{times}"
+        elif ever_looked and act.origin != "other" and act.event.startswith(_LOOKS):
+            yield (
+                f"{act.event} by {_whose(act)} at {act.place}: what it found may be kept until the "
+                f"timed steps{times}"
+            )
     if evidence.acts_omitted:
         yield f"{evidence.acts_omitted} acts of plugin code more than are kept"
     for thread in evidence.threads:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 
 from llmb.audit.bench import Bench
 from llmb.audit.physics import shape_of
 from llmb.audit.rule import TRAINING, Rule
 from llmb.families import family_of
+from llmb.inputs.start import start_gain
 from llmb.records import draws
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
 from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token
-from llmb.workloads.start import start_gain
 
 K2 = Rule(
     "K2",
     Level.FLAG,
     "the loss is finite and starts near ln(vocabulary)",
     measured="the losses read back at both ends of every window",
-    limit="ln(vocabulary), plus the share of initial weights, sample and learning rate",
+    limit="ln(vocabulary), plus the share of initial weights, sample and learning rate (weights in "
+    "FP16: any larger number)",
     cannot_see="a different model with an equally large loss: E1 compares the model",
     modes=TRAINING,
     per_run=True,
@@ -42,15 +44,22 @@ _GENTLE, _RISE = 1e-4, 3.0
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield K2."""
     facts = bench.facts
-    yield finding(facts.repeats, facts.workload, sharp=facts.sharp_start)
+    far = facts.precision.stored_dtype == "float16"
+    yield finding(facts.repeats, facts.workload, sharp=facts.sharp_start, far=far)
 
 
 def finding(
-    repeats: Sequence[RepeatTiming], workload: WorkloadFacts, *, sharp: bool = False
+    repeats: Sequence[RepeatTiming],
+    workload: WorkloadFacts,
+    *,
+    sharp: bool = False,
+    far: bool = False,
 ) -> Finding:
     """Return K2 from the losses read back at START and STOP of every repeat.
 
     ``sharp``: the gain of the last norm was larger than 1 at first, which makes logits larger too.
+    ``far``: weights are stored in FP16, where squares of gradients underflow and AdamW moves
+    weights by any distance: the loss may rise to any finite number.
 
     Tokens are uniformly random: a model that does not see the answer cannot get below ln V. Weights
     of N(0, s) after a norm to unit mean square make logits of variance v = s^2 * hidden. The
@@ -83,13 +92,15 @@ def finding(
     if workload.optimizer.lr > _GENTLE or drawn:
         high += _RISE
     margin = _ROUNDING + _SIGMAS * math.sqrt(variance / predictions)
+    if far:
+        high = sys.float_info.max
     odd = [loss for loss in losses if not low - margin <= loss <= high + margin]
     status = Status.FLAG if odd else Status.PASS
     return K2.finding(
         status,
         f"a loss of {odd[0]:.4f} on random tokens" if odd else "finite and near ln(vocabulary)",
         measured=f"{min(losses):.4f} to {max(losses):.4f} at START and STOP; {_work(shape)}",
-        honest=f"{low:.4f} to {high:.4f}",
+        honest=f"{low:.4f} or more" if far else f"{low:.4f} to {high:.4f}",
         limit=f"{margin:.2f} beyond",
     )
 

@@ -7,8 +7,9 @@ must be declared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 from llmb.audit.bench import Bench
 from llmb.audit.rule import Evidence, Rule
@@ -21,6 +22,7 @@ from llmb.records.evidence import (
     Stranger,
 )
 from llmb.records.finding import Finding, Level, Status
+from llmb.records.printable import few
 from llmb.records.run_record import DeclaredPatch
 
 #: Packages that no library and no declaration may replace (docs/plugins.md): optimizer, harness,
@@ -29,7 +31,17 @@ _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
 #: Packages besides torch with classes that may stand in for tensors.
 _OF_FORMATS = ("torchao",)
 _EVERYBODYS = ("python", "llmb", "needed")
-_NAMED_AT_MOST = 3
+_few = partial(few, most=3, between="; ")
+#: What an honest plugin does instead, by kind of the unexpected object.
+_ADVICE = {
+    "signal handler": ": leave it out, or use faulthandler.register, which needs none",
+    "callback of the garbage collector": ": leave it out, or remove it before the first step",
+    "hook of all modules": ": register it with the model's own modules",
+    "hook of the optimizer": ": leave it out, torch's optimizer steps alone",
+    "mode of torch": ": leave it before the model's call returns",
+    "tracer": ": leave it out",
+    "what the pause of a step calls": ": do not replace the function, llmb reads gradients with it",
+}
 #: Limit of replacements times declarations; 500 of each are more than any library or plugin has.
 _MOST_PAIRS = 250_000
 
@@ -44,10 +56,12 @@ N1 = Rule(
     measured="every callable and operator, compared with the state before the plugin was loaded, "
     "in worker and honest run; in each pause and after each optimizer step the exact types of "
     "result, parameters, gradients, optimizer and its state, and hooks, modes, tracers and "
-    "handlers",
+    "handlers; in each pause all functions and kernels that llmb reads a step with",
     limit="none replaced; replacements by a library's import are named, declared patches are "
     "flagged; types are types of torch and of few known packages",
-    cannot_see="native code that patches machine code",
+    cannot_see="native code that patches machine code; code of a plugin in the module of a "
+    "library, if the import of the library replaces a function that llmb reads with, such as "
+    "torch.Tensor.to",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,
     causes=(
@@ -207,10 +221,5 @@ def _is_known(stranger: Stranger) -> bool:
 def _met(stranger: Stranger) -> str:
     whose = stranger.distribution or {"plugin": "the plugin"}.get(stranger.origin, "unknown origin")
     first = f"from step {stranger.first_step} on, {stranger.looks} times"
-    return f"{stranger.what}: {stranger.type} of {whose} ({first})"
-
-
-def _few(texts: Iterable[str]) -> str:
-    every = list(texts)
-    more = f" and {len(every) - _NAMED_AT_MOST} more" if len(every) > _NAMED_AT_MOST else ""
-    return "; ".join(every[:_NAMED_AT_MOST]) + more
+    advice = _ADVICE.get(stranger.what, "")
+    return f"{stranger.what}: {stranger.type} of {whose} ({first}){advice}"

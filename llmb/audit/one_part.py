@@ -40,7 +40,8 @@ def parts(rule: str, bench: Bench) -> tuple[PartFinding, ...]:
                 raise UnreadableError(ROUGH)
             found = [*probes.parts(classes=rule == "P1")]
         else:
-            if not equivalence.is_plausible(honest, reference, fmt):
+            on_host = bench.facts.on_host
+            if not equivalence.is_plausible(honest, reference, fmt, on_host=on_host):
                 raise UnreadableError(ROUGH)
             of_step = equivalence.live_parts(seen, honest, reference, fmt)
             found = [*(of_step if rule == "E1" else ledger.parts(bench))]

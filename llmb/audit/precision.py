@@ -16,15 +16,16 @@ from llmb.families import FAMILIES
 from llmb.formats import NARROW_BITS, UNKNOWN, PrecisionClass, narrower
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import WIDE_LOSS
-from llmb.records.finding import Finding
+from llmb.records.finding import Finding, Status
 from llmb.records.run_record import PrecisionBits
 
 PROBES = ("branches", "head")
 #: Bits that a class may fall below the class's floor where the host's honest run has as few bits.
 _LEEWAY = 2.0
-#: Gains and biases of LayerNorm: the gradients are sums over all tokens, in which much cancels
-#: (gpt2-125m, 1024 tokens in pure BF16: 3.0 bits).
-_SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
+#: Gains and biases of LayerNorm, and the two rows of BERT's token types: the gradients are sums
+#: over all tokens, in which much cancels (gpt2-125m, 1024 tokens in pure BF16: 3.0 bits; token
+#: types of 256 tokens in the probe of the head: 4.97).
+_SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm|token_type_embeddings)\.weight)$")
 #: Bits by which a device's honest run may fall short of the host's, in the median of all parts:
 #: int8 weights have 1.3 bits less than BF16.
 _ROUGHER = 0.75
@@ -43,6 +44,7 @@ _HEADS = tuple(
 )
 #: Median bits below which a pass is unrelated to the weights and tokens.
 _UNRELATED = 1.5
+UNDERFLOW = "an honest run in this format has as few bits: does the format lack a scale?"
 TOO_ROUGH = "the numbers of this format are so few that work and no work look alike"
 
 
@@ -339,9 +341,18 @@ class Probes:
             )
 
     def live(self) -> Finding:
-        """Return E3."""
-        medians = _medians(self._shown)
-        return live_weights(medians, self._evidence, self._known)
+        """Return E3; not observed where a plugin's format leaves an honest run as few bits.
+
+        Example: without a scale the gradients of a loss that is a mean underflow.
+        """
+        medians, known, border = _medians(self._shown), self._known, self._declared
+        found = live_weights(medians, self._evidence, known)
+        if found.status is not Status.FAIL or known is None or border is None or not known.declared:
+            return found
+        honest = _medians(border.honest)
+        if any(medians[probe] < known.least_live <= honest[probe] for probe in PROBES):
+            return found
+        return not_observed("E3", UNDERFLOW, self._evidence)
 
     def effective(self) -> Finding:
         """Return P1."""

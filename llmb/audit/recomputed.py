@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, ledger
-from llmb.audit.bench import GRADIENTS, PRISTINE, WEIGHTS, Bench
+from llmb.audit.bench import GRADIENTS, LEDGER, PRISTINE, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall
 from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls, stored_calls
 from llmb.audit.distance import Gap, gap, gaps, total
@@ -58,9 +58,10 @@ class Made:
     #: Fences with samples, as the number of steps before each fence.
     fences: tuple[int, ...]
     #: Number of steps after which honest runs have drifted apart, and whether the passes' weights
-    #: are still near the run's weights.
+    #: are still near the run's weights: near enough for the probes, and for the last step.
     stable: int
     near: bool
+    near_the_last: bool
     #: Numbers of the calls in the rows.
     calls: tuple[int, ...] = ()
 
@@ -159,7 +160,7 @@ def _of_losses(bench: Bench, made: Made) -> Iterator[Compared]:
 
 
 def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
-    kept, values = bench.read(ledger.LEDGER), bench.read(ledger.VALUES)
+    kept, values = bench.read(LEDGER), bench.read(ledger.VALUES)
     if kept is None or values is None or made.rows is None:
         return
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
@@ -176,6 +177,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     honest, wider = honest.at_most(_OF_OTHERS), wider.at_most(_OF_OTHERS)
     least = ledger.least_of_element(bench)
     least = None if least is None else _ACROSS * least
+    of_moment = None if least is None else ledger.OF_MOMENTS * least
     steps = f"of steps {_numbers(range(count))}"
     own = ComparedRows.of(shown.of_gradients(), again.of_gradients())
     gradients = StepByStep(own, honest, least)
@@ -186,7 +188,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
         right = again.of_moment(name)
         if len(right) > 1:  # in the first step all are zero
             own = ComparedRows.of(shown.of_moment(name), right)
-            moment = StepByStep(own, wider, None, name)
+            moment = StepByStep(own, wider, of_moment, name)
             error, limit = moment.together()
             yield Compared(f"{name} {steps}", error, limit, tuple(moment.faults()))
 
@@ -202,7 +204,7 @@ def _first_other(shown: Rows, again: Rows, limit: float) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
-    kept, values = bench.read(ledger.LEDGER), bench.read(ledger.VALUES)
+    kept, values = bench.read(LEDGER), bench.read(ledger.VALUES)
     if kept is None or values is None or made.rows is None:
         return
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
@@ -224,14 +226,15 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
         raise ValueError(f"there is no {audited.GRADIENTS}")
     if not made.near:
         return
+    names = ("live", "branches", "head") if made.near_the_last else ("branches", "head")
     honest = ways(made.reference, "host")
     errors = [
         total(gaps(way, made.reference, f"{name}/").values()).error
         for way in honest
-        for name in ("live", "branches")
+        for name in names[:-1]
         if any(key.startswith(f"{name}/") for key in way)
     ]
-    for name in ("live", "branches", "head"):
+    for name in names:
         right = {k: v for k, v in made.reference.items() if k.startswith(f"{name}/")}
         if not right:
             continue

@@ -5,14 +5,16 @@ The module ``companions`` judges the time during the stream; this module judges 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from llmb.audit import companions
 from llmb.audit.bench import Bench
 from llmb.audit.rule import Evidence, Rule
 from llmb.records import evidence
 from llmb.records.evidence import Presence, SurroundingsEvidence
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import JUDGED_SINCE, Finding, Level, Status
+from llmb.records.printable import few
 from llmb.records.run_record import DeclaredHelper, RepeatTiming
 
 #: Origins that may start threads and processes, or install hooks: torch and the vendor's library.
@@ -24,7 +26,8 @@ _KNOWN_LIBRARIES = {*_KNOWN_PRELOADS, "llmb", "plugin", "compiler"}
 _PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
 #: Variables that let Python run other code before any code of llmb.
 _BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
-_NAMED_AT_MOST = 3
+_few = partial(few, most=3, between="; ")
+_UNDECLARED = ", which llmb_helpers does not declare with a reason and its share of CPU time"
 
 
 SURROUNDINGS = Evidence(evidence.SURROUNDINGS, SurroundingsEvidence.model_validate_json)
@@ -33,9 +36,9 @@ N2 = Rule(
     Level.FLAG,
     "no foreign threads, children, libraries or import hooks",
     measured="threads, processes, libraries, import hooks and tracers that came after the plugin; "
-    "in the timed steps each fork, process, thread, tracer, read of frames or of the garbage "
-    "collector's objects, use of ctypes and read of a process's memory by plugin code; audit hooks "
-    "of plugin code at any time; CPU time of helper threads and of children",
+    "in the timed steps each fork, process, thread, tracer, use of ctypes and read of a process's "
+    "memory by plugin code; at any time its audit hooks, and its reads of frames or of the garbage "
+    "collector's objects (rules 3: in the timed steps); CPU time of helper threads and of children",
     limit="only threads and libraries of torch, of the plugin and of the system; threads declared "
     "by llmb_helpers, each within its share of CPU time (5 % of a core or less)",
     cannot_see="a system library replaced before the run; threads and tracers of native code; code "
@@ -54,7 +57,14 @@ def judge(bench: Bench) -> Iterator[Finding]:
     """Yield N2."""
     path = bench.path(SURROUNDINGS)
     facts = bench.facts
-    yield finding(bench.needed(SURROUNDINGS), facts.variables, path, bench.timing, facts.helpers)
+    yield finding(
+        bench.needed(SURROUNDINGS),
+        facts.variables,
+        path,
+        bench.timing,
+        facts.helpers,
+        ever_looked=int(facts.rules_version) >= JUDGED_SINCE,
+    )
 
 
 def finding(
@@ -63,27 +73,27 @@ def finding(
     path: str,
     timing: RepeatTiming,
     helpers: Sequence[DeclaredHelper] = (),
+    *,
+    ever_looked: bool = False,
 ) -> Finding:
     """Return N2 for one worker's evidence file ``path``.
 
     ``variables`` are the names returned by the plugin's ``llmb_environment_variables``, such as
-    ``LD_PRELOAD``; ``helpers`` are the declared threads.
+    ``LD_PRELOAD``; ``helpers`` are the declared threads. For ``ever_looked`` see
+    ``companions.faults``.
     """
     faults = [
-        _said(presence)
+        f"{_said(presence)}{_UNDECLARED if presence.kind == 'thread' else ''}"
         for presence in evidence.found
         if not (_is_explained(presence) or _is_thread_of(presence, evidence, helpers))
     ]
-    faults += companions.faults(evidence, timing, helpers)
+    faults += companions.faults(evidence, timing, helpers, ever_looked=ever_looked)
     declared = bool(_PRELOADS & {*variables})
     for presence in evidence.preloaded:
         if not declared or presence.origin not in _KNOWN_PRELOADS:
             by = "the plugin" if declared else "no variable of the plugin's"
             faults.append(f"{_said(presence)} put before all others by {by}")
     faults += [f"{name} set by the plugin" for name in sorted(_BEFORE_LLMB & {*variables})]
-    before, after = evidence.frozen_objects
-    if after > before:
-        faults.append(f"{after - before} objects hidden from Python's collector")
     return N2.finding(
         Status.FLAG if faults else Status.PASS,
         _few(faults) if faults else _notes(evidence, timing),
@@ -126,12 +136,9 @@ def _notes(evidence: SurroundingsEvidence, timing: RepeatTiming) -> str:
     if evidence.preloaded:
         names = _few(presence.name for presence in evidence.preloaded)
         notes.append(f"the plugin has {names} loaded before all others")
+    before, after = evidence.frozen_objects
+    if after > before:
+        notes.append(f"{after - before} objects more were frozen for Python's collector")
     if evidence.collecting == (True, False):
         notes.append("Python's collector was switched off")
     return _few(notes) or "what came is torch's, the plugin's libraries' and the system's"
-
-
-def _few(texts: Iterable[str]) -> str:
-    every = list(texts)
-    more = f" and {len(every) - _NAMED_AT_MOST} more" if len(every) > _NAMED_AT_MOST else ""
-    return "; ".join(every[:_NAMED_AT_MOST]) + more

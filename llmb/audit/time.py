@@ -43,8 +43,8 @@ T2 = Rule(
     "T2",
     Level.BLOCK,
     "every fence synchronised the device and read results back",
-    measured="fences and their order; the pace of both halves of the window, and of blocks with "
-    "audited steps if L1 does not compare every step; the tail",
+    measured="fences and their order; the pace of both halves of the window, and in modes forward "
+    "and generate of blocks with audited calls; the tail",
     limit="every fence present and in order; an equal pace, except for possible disturbances of "
     "the host",
     cannot_see="unfinished work that does not affect the values read back by a fence",

@@ -16,9 +16,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from llmb import __version__, endings
+from llmb.cli import caller, settings
 from llmb.cli.help import write_groups
 from llmb.cli.text import printable
-from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError, RunFailedError
+from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError, RunFailedError, UsageError
 
 #: Purpose -> command -> (module, help line). A test compares the help lines with the commands'.
 GROUPS = {
@@ -28,9 +29,13 @@ GROUPS = {
         "sweep": ("sweep", "Run every precision at several batch sizes; resumable."),
         "node": ("node", "Test a new node: each device, all at once, DDP."),
         "calibrate": ("calibrate", "Measure a device's ceilings on the model's own shapes."),
+        "config": ("config_show", "Show defaults from llmb.toml and variables."),
         "doctor": ("doctor", "Show devices and packages here, and missing ones."),
     },
     "Check": {
+        "list": ("list_runs", "List the runs here, the newest last."),
+        "latest": ("latest", "Print the path of the latest run."),
+        "tag": ("tag", "Give a run a name of your own, or take the name away."),
         "show": ("show", "Show a run record."),
         "audit": ("audit", "Show the audit of a run, rule by rule."),
         "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
@@ -45,6 +50,7 @@ GROUPS = {
     },
     "Compare": {
         "compare": ("compare", "Compare runs with a base run, and require conditions."),
+        "history": ("history", "Show tokens/s over time, and change points."),
         "export": ("export", "Export runs as CSV, JSON, Parquet or MLPerf log lines."),
     },
     "Plan": {
@@ -100,9 +106,16 @@ class LazyGroup(click.Group):
         ]
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+_CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": settings.PREFIX}
+
+
+@click.group(cls=LazyGroup, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="llmb")
-def llmb() -> None:
+@click.option(
+    "--isolated", is_flag=True, help="Read no llmb.toml, and no variable such as LLMB_RUN_DEVICE."
+)
+@click.pass_context
+def llmb(ctx: click.Context, isolated: bool) -> None:
     """Measure how fast this machine trains a language model, and prove it.
 
     \b
@@ -112,6 +125,12 @@ def llmb() -> None:
 
     `llmb COMMAND --help` explains a command. docs/usage.md has shell completion.
     """
+    name = ctx.invoked_subcommand
+    command = None if name is None else ctx.command.get_command(ctx, name)  # type: ignore[attr-defined]
+    if isolated:
+        ctx.auto_envvar_prefix = None
+    elif command is not None:
+        settings.load(ctx, command.name, command)
 
 
 def main() -> None:
@@ -124,11 +143,14 @@ def main() -> None:
     except click.ClickException as error:
         from llmb.cli import usage
 
-        for line in usage.lines(error, list(COMMANDS)):
+        lines = [*usage.lines(error, list(COMMANDS))]
+        for line in lines:
             click.echo(line, err=True)
+        caller.failed(UsageError.__name__, "; ".join(lines).removeprefix("llmb: "))
         sys.exit(error.exit_code)
     except LlmbError as error:
         click.echo(f"llmb: {printable(str(error))}", err=True)
+        caller.failed(type(error).__name__, printable(str(error)))
         sys.exit(error.exit_code)
     except (_InterruptedError, KeyboardInterrupt, click.Abort) as error:
         _say_interrupted(printable(str(error)) or "interrupted")
@@ -157,6 +179,7 @@ def _say_interrupted(line: str) -> None:
         return
     if file is None:
         click.echo(f"llmb: {line}", err=True)
+        caller.failed(caller.INTERRUPTED, line)
     else:
         with suppress(OSError):
             file.write_text(line)

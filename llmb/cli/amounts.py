@@ -41,3 +41,21 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2
         if not seconds:
             self.fail(f"{value!r} is no time at all: write 10m, for example.", param, ctx)
         return seconds
+
+
+class Share(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """A share from 0 to below 1. Examples: ``3%``, ``0.03``."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return ``value`` as a share, or fail."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?(%?)", value.strip(), re.ASCII)
+        share = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+        if not 0 <= share < 1:
+            self.fail(f"{value!r} is no share below 1: write 3% or 0.03.", param, ctx)
+        return share

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import completion
 from llmb.cli.evidence import evidence_option
+from llmb.cli.run_name import RunName
+from llmb.cli.tables import print_fitted, wide_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from llmb.records.finding import Audit, Finding
     from llmb.records.precision_recipe import PrecisionRecipe
 
+#: Width of the table outside of a terminal, in characters.
+_PIPED_WIDTH = 80
 #: Options for --resume, and options for --only.
 _OF_RESUME = ("data", "tokenizer", "weights", "quiet")
 _OF_ONLY = ("part", "output", "device", "evidence", *_OF_RESUME)
@@ -27,7 +30,7 @@ _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed"
 
 
 @click.command("audit", short_help="Show the audit of a run, rule by rule.")
-@click.argument("path", type=Path, shell_complete=completion.run_directories)
+@click.argument("path", metavar="RUN", type=RunName())
 @click.option("--rule", "rules", multiple=True, metavar="ID", help="Only this rule; repeatable.")
 @click.option(
     "--only", metavar="ID", help="Repeat one judgement of rule E1, E2, P1 or L1 on this machine."
@@ -54,12 +57,13 @@ _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed"
     help="With --only or --resume: the checkpoint with the run's first weights.",
 )
 @evidence_option
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="With --only or --resume: show no progress.")
 def command(
     path: Path, rules: tuple[str, ...], only: str | None, resume: bool, **flags: Any
 ) -> None:
-    """Show the audit of a run: PATH is a run directory, a record.json, or a bundle.
+    """Show the audit of a run: RUN is a run directory, a record.json, a bundle, or a name.
 
     Prints every rule with the measured value, the value of an honest run, the limit, and the
     observing process; then the measured precision: the format of each matrix product, and the share
@@ -77,10 +81,10 @@ def command(
 
     \b
     Examples:
-      llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu
+      llmb audit latest
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --rule E2 --rule P1
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --only E2 --part layers.3.mlp.up_proj
-      llmb audit --resume runs/20261101T120000Z-llama-1.4b-BF16-cpu
+      llmb audit --resume latest
     """
     from llmb.audit.rules import RULES
     from llmb.cli.show import for_terminal
@@ -122,7 +126,8 @@ def command(
         click.echo(json.dumps(shown, indent=1))
     else:
         asked = [rule for rule in RULES if rule.id in wanted]
-        _show(for_terminal(audit), asked, None if recipe is None else for_terminal(recipe))
+        products = None if recipe is None else for_terminal(recipe)
+        _show(for_terminal(audit), asked, products, wide=flags["wide"])
         _say_how_to_repeat(path, audit)
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
@@ -149,11 +154,13 @@ def _resume(path: Path, flags: dict[str, Any], odd: Sequence[str]) -> None:
     pages.write_report(path, read_record(path))
 
 
-def _show(audit: Audit, asked: Sequence[Rule], recipe: PrecisionRecipe | None) -> None:
+def _show(
+    audit: Audit, asked: Sequence[Rule], recipe: PrecisionRecipe | None, *, wide: bool
+) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(_table(audit))
+    print_fitted(_table(audit), (), wide=wide, piped=_PIPED_WIDTH)
     for rule in asked:
         console.print(f"\n{rule.id} cannot see: {rule.cannot_see}", style="dim", markup=False)
     if not asked:

@@ -12,7 +12,6 @@ import click
 
 from llmb.cli import completion
 from llmb.cli.amounts import Amount
-from llmb.cli.text import size_of
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ def command(**flags: Any) -> None:
 
 
 def _print(ceiling: Ceiling, rates: Rates) -> None:
+    from llmb.measure.link_words import size_of
+
     click.echo(f"{ceiling.flops_per_second / 1e12:.3f} TFLOP/s in {ceiling.precision}")
     click.echo(f"{ceiling.memory_bytes_per_second / 1e9:.1f} GB/s memory bandwidth (copy)")
     best = ceiling.best_product_flops_per_second

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import completion
+from llmb.cli import baseline as baseline_of
+from llmb.cli.amounts import Share
+from llmb.cli.run_name import RunName
+from llmb.cli.tables import PIPED_WIDTH, print_fitted, wide_option
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -19,20 +22,13 @@ if TYPE_CHECKING:
     from llmb.comparison.figures import Run
     from llmb.comparison.requirements import Decision, Requirement
 
-#: Width of a table outside of a terminal, in columns.
-_PIPED_WIDTH = 120
+#: Columns of the table that may be left out, the least important first.
+_LEAST = ("95 % interval", "base", "run")
 _MOST_ON_A_PAGE = 8
 
 
 @click.command("compare", short_help="Compare runs with a base run, and require conditions.")
-@click.argument(
-    "paths",
-    metavar="BASE [RUN]...",
-    nargs=-1,
-    required=True,
-    type=Path,
-    shell_complete=completion.run_directories,
-)
+@click.argument("paths", metavar="[BASE] [RUN]...", nargs=-1, required=True, type=RunName())
 @click.option(
     "--require",
     "texts",
@@ -46,7 +42,52 @@ _MOST_ON_A_PAGE = 8
     type=click.Path(path_type=Path),
     help="A TOML file of conditions: require = ['verdict==CONSISTENT', ...].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@wide_option
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Compare every RUN with a run, or with the last runs of a branch of the history.",
+)
+@click.option(
+    "--fail-on",
+    "fail_on",
+    type=click.Choice([*baseline_of.FAILS]),
+    multiple=True,
+    help="With --baseline: exit code 7 for this outcome; repeatable.",
+)
+@click.option(
+    "--by",
+    type=Share(),
+    default="0%",
+    metavar="SHARE",
+    help="With --baseline: the smallest step that counts, such as 3% [default: 0%].",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=baseline_of.USUAL_LAST,
+    metavar="N",
+    help="With --baseline: the newest N runs of the branch [default: 10].",
+)
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --baseline: the history [default: history.jsonl beside RUN, or in runs].",
+)
+@click.option(
+    "--measure",
+    type=click.Choice(["auto", "tokens", "share"]),
+    default="auto",
+    help="With --baseline: tokens/s, or their share of the run's ceiling [default: auto].",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(baseline_of.FORMS),
+    help="text or json; with --baseline also github (a job summary) and junit [default: text].",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
@@ -57,10 +98,16 @@ def command(
     paths: tuple[Path, ...],
     texts: tuple[str, ...],
     file: Path | None,
+    wide: bool,
     as_json: bool,
     html: Path | None,
+    baseline: str | None,
+    form: baseline_of.Form | None,
+    **more: Any,
 ) -> None:
-    """Compare runs with BASE: run directories, record.json files, or bundles (folders or zips).
+    """Compare runs with BASE: run directories, record.json files, bundles, or names.
+
+    Names are those of `llmb list`: latest~1, or baseline for the latest run with this tag.
 
     Every ratio is RUN over BASE with the 95 % interval. Different work is refused (exit code 2);
     runs that docs/rules.md keeps apart are shown and marked. A condition is NAME OPERATOR VALUE;
@@ -69,13 +116,17 @@ def command(
     with several, the conditions hold for every RUN, not for BASE. Verdicts come from the records:
     `llmb verify` checks a record.
 
+    With --baseline every path is a RUN. NAME is a run, or a branch of the history (branch:NAME, if
+    a run has the same name); docs/history.md explains the decision.
+
     \b
     Examples:
-      llmb compare runs/20261101T120000Z-llama-1.4b-BF16-cpu runs/20261102T09*
+      llmb compare latest~1 latest
       llmb compare old.zip new.zip --require 'tokens_per_second>=0.95*base'
       llmb compare new.zip --require 'verdict==CONSISTENT' --require 'tokens_per_second>=50000'
       llmb compare old.zip new.zip --requirements contract.toml --json
       llmb compare old.zip new.zip newer.zip --html compared.html
+      llmb compare --baseline main --fail-on regression --by 3% RUN_DIR --format github
     """
     from llmb.comparison import requirements as conditions
     from llmb.comparison.compare import compare_runs
@@ -84,6 +135,24 @@ def command(
     from llmb.records.bundle import read_record
     from llmb.records.canonical import as_json as as_json_data
 
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form}: choose one")
+    form = "json" if as_json else form or "text"
+    if baseline is not None:
+        if texts or file is not None or html is not None:
+            raise click.UsageError("--baseline goes without --require, --requirements and --html")
+        options = baseline_of.BaselineOptions(
+            name=baseline,
+            history=more["history"],
+            last=more["last"],
+            by=more["by"],
+            chosen=more["measure"],
+            fail_on=more["fail_on"],
+            form=form,
+        )
+        baseline_of.compare(paths, options)
+        return
+    _refuse_without_baseline(form, more["fail_on"])
     required = [conditions.parse(text) for text in texts]
     required += conditions.from_file(file) if file is not None else ()
     if len(paths) == 1 and not required:
@@ -104,13 +173,20 @@ def command(
         from llmb.report.compare_page import compare_page
 
         page = compare_page(names, runs, found, decided)
-        pages.put_for_user(html, page, say=not as_json)
-    if as_json:
+        pages.put_for_user(html, page, say=form != "json")
+    if form == "json":
         report = compare_report(names, runs, found, decided)
         click.echo(json.dumps(as_json_data(report), indent=1))
     else:
-        _print(names, runs, found, decided)
+        _print(names, runs, found, decided, wide=wide)
     _end(names[-len(decided) :], found, decided)
+
+
+def _refuse_without_baseline(form: str, fail_on: tuple[str, ...]) -> None:
+    if form in ("github", "junit"):
+        raise click.UsageError(f"--format {form}: only with --baseline NAME")
+    if fail_on:
+        raise click.UsageError(f"--fail-on {fail_on[0]}: only with --baseline NAME")
 
 
 def _decide(required: list[Requirement], run: Run, comparison: Comparison | None) -> list[Decision]:
@@ -142,19 +218,24 @@ def _end(names: list[str], found: list[Comparison], decided: list[list[Decision]
 
 
 def _print(
-    names: list[str], runs: list[Run], found: list[Comparison], decided: list[list[Decision]]
+    names: list[str],
+    runs: list[Run],
+    found: list[Comparison],
+    decided: list[list[Decision]],
+    *,
+    wide: bool,
 ) -> None:
     """Print tables for people."""
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     _head(console, "base" if found else "run", names[0], runs[0])
     if not found:
         _print_decisions(console, decided[0])
     for name, one, decisions in zip(names[1:], found, decided, strict=False):
         console.print()
         _head(console, "run", name, one.other)
-        _print_comparison(console, one)
+        _print_comparison(console, one, wide=wide)
         _print_decisions(console, decisions)
 
 
@@ -170,25 +251,26 @@ def _head(console: Console, role: str, name: str, run: Run) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
-def _print_comparison(console: Console, one: Comparison) -> None:
+def _print_comparison(console: Console, one: Comparison, *, wide: bool) -> None:
     from rich.text import Text
 
     from llmb.comparison.comparability import Weight
 
+    piped = not sys.stdout.isatty()  # a terminal would cut words at its last column
     styles = {Weight.REFUSED: "red", Weight.NOT_COMPARABLE: "red", Weight.NOTED: "dim"}
     for difference in one.differences:
         line = f"{difference.weight.value}: {printable(str(difference))}"
-        console.print(Text(line, style=styles[difference.weight]), soft_wrap=True)
+        console.print(Text(line, style=styles[difference.weight]), soft_wrap=piped)
     if one.refusals:
         return
-    console.print(_table(one))
+    print_fitted(_table(one), _LEAST, wide=wide)
     for left in one.left_out:
         line = f"not compared: {left.name} ({left.reason})"
-        console.print(Text(printable(line), style="dim"), soft_wrap=True)
+        console.print(Text(printable(line), style="dim"), soft_wrap=piped)
     if one.steps is not None:
-        console.print(Text(one.steps.words), soft_wrap=True)
+        console.print(Text(one.steps.words), soft_wrap=piped)
     for sentence in one.conclusion:
-        console.print(Text(sentence, style="bold"), soft_wrap=True)
+        console.print(Text(sentence, style="bold"), soft_wrap=piped)
 
 
 def _table(one: Comparison) -> Any:
@@ -197,7 +279,12 @@ def _table(one: Comparison) -> Any:
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("figure", "base", "run", "ratio", "95 % interval", "the run is"):
-        table.add_column(title, justify="left" if title in ("figure", "the run is") else "right")
+        table.add_column(
+            title,
+            justify="left" if title in ("figure", "the run is") else "right",
+            overflow="fold",
+            no_wrap=title != "figure",
+        )
     for ratio in one.ratios:
         interval = ratio.interval
         table.add_row(

@@ -1,18 +1,15 @@
-"""Values for the shell's completion: workloads, recipes, plugins, and run directories.
+"""Values for the shell's completion: workloads, recipes, plugins and tags.
 
-Example: ``llmb run --workload gpt2<TAB>``. docs/usage.md says how to switch completion on.
+Example: ``llmb run --workload gpt2<TAB>``. ``run_name.RunName`` completes names of runs.
+docs/usage.md says how to switch completion on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
-
-_RUNS = "runs"
-_RECORD = "record.json"
 
 
 def workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -43,12 +40,12 @@ def plugins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return _begun((plugin.name for plugin in discovery.installed()), incomplete)
 
 
-def run_directories(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return the finished runs below ``runs``, the newest first; without a match, files."""
-    found = sorted((path.parent for path in Path(_RUNS).glob(f"*/{_RECORD}")), reverse=True)
-    return _begun(map(str, found), incomplete) or [CompletionItem(incomplete, type="file")]
+def tags(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the tags of the runs here."""
+    from llmb.cli.settings import completed_runs_folder
+    from llmb.records.run_names import known_tags
+
+    return _begun(known_tags(completed_runs_folder(ctx)), incomplete)
 
 
 def _begun(names: Iterable[str], incomplete: str) -> list[CompletionItem]:

@@ -86,8 +86,8 @@ def command(output_dir: Path, opens: bool, quiet: bool) -> None:
       llmb demo                       about 40 s on two cores
       llmb demo --open                the same, and the cheat's page in a browser
     """
+    from llmb import clock
     from llmb.config import idle_waiting, limit_threads, packages_in
-    from llmb.measure import clock
 
     began_ns = clock.now_ns()
     plugin = _write_plugin(output_dir)
@@ -240,13 +240,19 @@ def _write_pages(honest: DemoRun, cheat: DemoRun) -> Path | None:
 
 
 def _ending(output: Path, honest: DemoRun, cheat: DemoRun, seconds: float) -> Iterator[str]:
-    """Yield the seconds, and the commands for the same by hand."""
+    """Yield the verdicts again, the seconds, and the commands for the same by hand.
+
+    On a terminal of 24 lines the first verdicts are out of sight by then.
+    """
     words = " ".join(word.replace("=", " ") for word in _RUN)
     plugin, one, other = (shlex.quote(str(p)) for p in (output / _PLUGIN, honest.path, cheat.path))
     yield ""
+    kept, broken = (each.record.audit.verdict.value for each in (honest, cheat))
+    yield f"honest run {kept}, cheat {broken} by rule {cheat.broken[0].id}"
     yield f"{seconds:.0f} s; everything is in {output}. The same by hand:"
     yield ""
-    yield f"  llmb run {words}"
+    yield "  llmb run \\"
+    yield f"    {words}"
     yield f"  PYTHONPATH={plugin} llmb run --plugin {_CHEAT} \\"
     yield f"    {words}"
     yield f"  llmb audit {other}"

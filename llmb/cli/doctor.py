@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli.tables import print_row, wide_option
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.supervision.diagnosis import DiagnosedPlugin, Diagnosis, TorchState
 
+#: A name and its text.
+_Row = tuple[str, str]
 _INDENT = 14
 #: Most printed characters of a variable's value; ``--json`` has all characters.
 _LONGEST = 200
 
 
 @click.command("doctor", short_help="Show devices and packages here, and missing ones.")
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(as_json: bool) -> None:
+def command(wide: bool, as_json: bool) -> None:
     """Show devices, plugins and packages, missing parts, and the size that `llmb run` would take.
 
     Names of host and user, home, working and temporary folders, and values that look secret are
@@ -31,6 +35,8 @@ def command(as_json: bool) -> None:
     llmb doctor
     llmb doctor --json > doctor.json
     """
+    from rich.text import Text
+
     from llmb.records.canonical import pretty_bytes
     from llmb.supervision.doctor import examine
 
@@ -38,11 +44,12 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(pretty_bytes(found), nl=False)
         return
-    for line in _lines(found):
-        click.echo(printable(line))
+    for name, text in _lines(found, wide=wide):
+        gap = " " if len(name) >= _INDENT else ""
+        print_row(Text(printable(name + gap)), printable(text), wide=wide, indent=_INDENT)
 
 
-def _lines(found: Diagnosis) -> Iterator[str]:
+def _lines(found: Diagnosis, *, wide: bool) -> Iterator[_Row]:
     changed = ", ".join(found.llmb.reference_changed)
     reference = f"changed: {changed}" if changed else "as published"
     yield _row("llmb", f"{found.llmb.version}, rules {found.llmb.rules_version}")
@@ -60,9 +67,11 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield _row("llmb run", f"would take {found.choice}" if found.choice else "finds nothing to use")
     yield _row("compilers", ", ".join(found.compilers) or "none")
     yield _row("packages", _listed(found.packages, " "))
-    variables = [f"{name}={_short(value)}" for name, value in found.environment.items()]
+    variables = [
+        f"{name}={value if wide else _short(value)}" for name, value in found.environment.items()
+    ]
     yield from _rows("environment", variables or ["nothing that steers torch is set"])
-    yield ""
+    yield _row("", "")
     yield from _rows("missing", found.missing or ["nothing that llmb knows of"])
 
 
@@ -71,7 +80,7 @@ def _short(value: str) -> str:
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
 
 
-def _host(found: Diagnosis) -> Iterator[str]:
+def _host(found: Diagnosis) -> Iterator[_Row]:
     cpu, memory = found.host.cpu, found.host.memory
     cores = f"{cpu.usable_cores} of {cpu.logical_cores} cores usable"
     yield _row("cpu", f"{cpu.model or 'unknown'}, {cores}, load {found.host.load_1min}")
@@ -82,7 +91,7 @@ def _host(found: Diagnosis) -> Iterator[str]:
     yield _row("pci", ", ".join(found.host.bus) or "nothing that may be an accelerator")
 
 
-def _torch(torch: TorchState) -> Iterator[str]:
+def _torch(torch: TorchState) -> Iterator[_Row]:
     if torch.version is None:
         yield _row("torch", f"{torch.installed or 'not installed'}, cannot be imported")
     else:
@@ -101,7 +110,7 @@ def _torch(torch: TorchState) -> Iterator[str]:
         yield _row("", f"TORCH_DEVICE_BACKEND_AUTOLOAD={torch.autoload}")
 
 
-def _plugin(plugin: DiagnosedPlugin) -> Iterator[str]:
+def _plugin(plugin: DiagnosedPlugin) -> Iterator[_Row]:
     origin = f"{plugin.distribution} {plugin.version}"
     yield _row(f"plugin {plugin.name}", f"{plugin.state}, {origin}")
     if plugin.reason is not None:
@@ -124,12 +133,11 @@ def _plugin(plugin: DiagnosedPlugin) -> Iterator[str]:
         yield _row("", _listed(plugin.facts, " "))
 
 
-def _row(name: str, text: str) -> str:
-    gap = " " if len(name) >= _INDENT else ""
-    return f"{name:<{_INDENT}}{gap}{text}"
+def _row(name: str, text: str) -> _Row:
+    return name, text
 
 
-def _rows(name: str, texts: Sequence[str]) -> Iterator[str]:
+def _rows(name: str, texts: Sequence[str]) -> Iterator[_Row]:
     for number, text in enumerate(texts):
         yield _row("" if number else name, text)
 

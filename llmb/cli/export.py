@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmb.cli import completion
+from llmb.cli.run_name import RunName
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ FORMATS = ("csv", "json", "parquet", "mllog")
 
 
 @click.command("export", short_help="Export runs as CSV, JSON, Parquet or MLPerf log lines.")
-@click.argument(
-    "paths", metavar="[RUN]...", nargs=-1, type=Path, shell_complete=completion.run_directories
-)
+@click.argument("paths", metavar="[RUN]...", nargs=-1, type=RunName())
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="The format.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write to this file instead of stdout."
@@ -34,8 +32,9 @@ FORMATS = ("csv", "json", "parquet", "mllog")
 def command(
     paths: tuple[Path, ...], form: str, output: Path | None, steps: bool, published: bool
 ) -> None:
-    """Export runs: run directories, record.json files, bundles (folders or zips), folders of runs.
+    """Export runs: run directories, records, bundles (folders or zips), folders of runs, or names.
 
+    Names are those of `llmb list`, such as latest, latest~1 or a tag.
     CSV, JSON and Parquet have a row per run (kind "measured") or per step, with every figure
     computed from the run's own stamps; an unmeasured figure is empty. Published rows (kind
     "published") name the source, and come from other hardware. mllog is one run as MLPerf's log
@@ -45,7 +44,7 @@ def command(
     \b
     Examples:
       llmb export runs submissions --format csv --output runs.csv
-      llmb export runs/20261101T120000Z-llama-1.4b-BF16-cpu --format csv --steps
+      llmb export latest --format csv --steps
       llmb export run.zip --format mllog --output result_0.txt
       llmb export submissions --published --format json
     """

@@ -151,7 +151,7 @@ def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
     """
     from llmb import workloads
     from llmb.cli import recipe, run
-    from llmb.config import BF16, FP32, AuditMode, Mode
+    from llmb.config import BF16, FP32, AuditMode
     from llmb.parallel import checks
     from llmb.supervision.memory import Load, needed_bytes
     from llmb.workloads.checkpointing import recomputed_blocks
@@ -181,7 +181,6 @@ def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
         parallelism=request.parallelism,
         accumulate=request.accumulate,
         audited=request.audit is not AuditMode.OFF,
-        copied=mode is Mode.TRAIN,
         host=on_processors,
     )
     each = size // request.accumulate or 1

@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli.standings import listed_owners, member_of
+from llmb.cli.tables import print_fitted
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
     from llmb.report.board import Board, BoardRepetition
-    from llmb.report.bundles import Shelf
+    from llmb.submission.bundles import Shelf
     from llmb.submission.elsewhere import EvidencePlaces
+    from llmb.submission.owners import OwnerLine
 
 FORMATS = ("markdown", "csv", "json", "html")
 USUAL = Path("submissions")
 #: Columns in a terminal; other forms have more columns.
 _ON_A_TERMINAL = ("#", "System", "Device", "Tokens/s", "95 % interval", "Verdict", "Bundle")
+#: Columns that fold, and columns that may be left out, the least important first.
+_FOLDING, _LEAST = ("System", "Device", "Bundle"), ("95 % interval", "Device", "Verdict")
 
 
 def rank(
@@ -30,6 +35,8 @@ def rank(
     form: str | None,
     output: Path | None,
     places: EvidencePlaces | None = None,
+    *,
+    wide: bool = False,
 ) -> None:
     """Rank the bundles at ``paths`` and print or write the leaderboard.
 
@@ -41,7 +48,7 @@ def rank(
         word = "not verified" if one.is_unread else "refused"
         click.echo(f"llmb: {word} {printable(one.path)}: {printable(one.reason)}", err=True)
     if form is None and output is None and sys.stdout.isatty():
-        _print(found)
+        _print(found, wide=wide)
         return
     text = text_of(found, form or _form_of(output))
     if output is None:
@@ -58,12 +65,13 @@ def ranked(paths: tuple[Path, ...], places: EvidencePlaces | None = None) -> Boa
     """
     from llmb.records.recomputed_list import read_recomputed
     from llmb.report.board import board
-    from llmb.report.bundles import gather
+    from llmb.submission.bundles import gather
     from llmb.submission.verified import Cache, usual_folder
 
     cache = Cache(usual_folder(), places)
     folders = [path for path in paths if path.is_dir()]
-    shelf, repeated = repetitions(gather(paths, cache.verified, _authorities(folders)))
+    shelf = gather(paths, cache.verified, _authorities(folders))
+    shelf, repeated = repetitions(shelf, listed_owners(folders))
     lists = [read_recomputed(path).bundles for path in folders]
     return board(shelf, repeated, {key: one for each in lists for key, one in each.items()})
 
@@ -85,20 +93,31 @@ def _authorities(folders: Sequence[Path]) -> list[Certificate]:
     return [one for each in lists for one in each]
 
 
-def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:
-    """Return ``shelf`` without bundles with a false link, and bundle id -> repetitions."""
+def repetitions(
+    shelf: Shelf, owners: Sequence[OwnerLine] = ()
+) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:
+    """Return ``shelf`` without bundles with a false link, and bundle id -> repetitions.
+
+    ``owners``: the list of owners; only signatures by the keys of the list count.
+    """
     from llmb.report.board import BoardRepetition
-    from llmb.report.bundles import RefusedBundle, Shelf
     from llmb.reproduction import links
+    from llmb.submission.bundles import RefusedBundle, Shelf
 
     every = {entry.bundle_id: entry for entry in shelf.entries}
-    members = [links.Member(e.bundle_id, e.record, e.signers) for e in shelf.entries]
+    members = [
+        member_of(e.bundle_id, e.record, e.signers, e.whose.submitter if e.whose else None, owners)
+        for e in shelf.entries
+    ]
     refused = links.false_links(members)
     sound = [member for member in members if member.bundle_id not in refused]
     found = {
         name: [
             BoardRepetition(
-                one.reproduction.bundle_id, one.reproduction.difference_percent, one.lacking
+                one.reproduction.bundle_id,
+                one.reproduction.difference_percent,
+                one.lacking,
+                by_same=one.by_same and not one.shortfalls,
             )
             for one in standing.repetitions
         ]
@@ -157,7 +176,7 @@ def commands(ranked: Board) -> dict[str, str]:
     return found
 
 
-def _print(ranked: Board) -> None:
+def _print(ranked: Board, *, wide: bool) -> None:
     """Print the ranking on a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -172,11 +191,16 @@ def _print(ranked: Board) -> None:
         shown = [one for one in COLUMNS if one.title in _ON_A_TERMINAL]
         for column in shown:
             figure = column.is_figure or column.title in ("#", "95 % interval")
-            table.add_column(column.title, justify="right" if figure else "left", overflow="fold")
+            table.add_column(
+                column.title,
+                justify="right" if figure else "left",
+                overflow="fold",
+                no_wrap=column.title not in _FOLDING,
+            )
         for row in rows:
             cells = (column.words(row) for column in shown if column.words)
             table.add_row(*(Text(printable(cell)) for cell in cells))
-        console.print(table)
+        print_fitted(table, _LEAST, wide=wide)
     for row in ranked.apart:
         words = f"not ranked: {row.entry.path}: {row.unranked}"
         console.print(Text(printable(words), style="yellow"), soft_wrap=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import run
+from llmb.cli import run, settings
 from llmb.cli.amounts import Amount
 from llmb.cli.run_options import OF_RANKS
+from llmb.cli.tables import wide_option
 from llmb.endings import Interrupted
 from llmb.errors import RequirementError, UsageError
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from llmb.node.plan import NodePlan
 
 _SHARE = Amount(min=0.0, max=1.0)
+#: Foreseen seconds before the plan is known: of asking the plugins, and of a debug examination, in
+#: starts of this process.
+_ASKING, _EXAMINING = 3.0, 20.0
 #: Timed steps of a run, unless something else is said.
 _TIMED_STEPS = 20
 #: Options that --resume takes from the beginning of the examination.
@@ -89,6 +93,7 @@ _NOT_RUNS = (
     metavar="DIR",
     help="Continue the examination in this folder, with the recorded options.",
 )
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF llmb run]")
@@ -108,14 +113,20 @@ def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> 
     """
     from llmb.cli import pages
     from llmb.cli.node_tables import print_report
-    from llmb.cli.progress import display
+    from llmb.cli.progress import Bar, display
     from llmb.node.examination import examine
     from llmb.records.canonical import pretty_bytes
     from llmb.report.node_page import node_page
+    from llmb.supervision.forecast import Forecast, ForecastPart, start_s
 
-    with display(quiet=flags["quiet"]) as shown:
+    settings.announce(ctx, settings.given_elsewhere(ctx))
+    asking = Forecast((ForecastPart("asking", _ASKING * start_s()),))
+    bar = Bar(after_s=_EXAMINING * start_s())
+    with display(quiet=flags["quiet"], bar=bar) as shown:
+        shown.foresee(asking)
         shown.phase("asking the plugins")
         plan = _plan(arguments, flags) if flags["resume"] is None else _again(ctx, arguments, flags)
+        bar.after_s = 0.0  # the steps are known now
         try:
             report = examine(plan, shown)
         except KeyboardInterrupt as error:
@@ -127,7 +138,7 @@ def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> 
     if flags["as_json"]:
         click.echo(pretty_bytes(report), nl=False)
     else:
-        print_report(report)
+        print_report(report, wide=flags["wide"])
         click.echo(f"\nreport and runs: {plan.folder}")
     if report.reasons:
         more = f" (and {len(report.reasons) - 1} more)" if len(report.reasons) > 1 else ""
@@ -144,7 +155,7 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any], folder: Path | None =
     from llmb.node.progress import NodeProgress, read
     from llmb.parallel.place import place_in
     from llmb.records.run_directory import check_writable
-    from llmb.report.bundles import gather
+    from llmb.submission.bundles import gather
     from llmb.submission.verified import Cache, usual_folder
 
     if place_in(environment()) is not None:
@@ -193,9 +204,9 @@ def _again(ctx: click.Context, arguments: Sequence[str], flags: dict[str, Any]) 
     """
     from llmb.node.progress import read
 
-    default = click.core.ParameterSource.DEFAULT
+    typed = click.core.ParameterSource.COMMANDLINE
     names = (*_KEPT, "submissions", "output_dir")
-    given = [name for name in names if ctx.get_parameter_source(name) is not default]
+    given = [name for name in names if ctx.get_parameter_source(name) is typed]
     if arguments or given:
         word = arguments[0] if arguments else f"--{given[0].replace('_', '-')}"
         raise UsageError(f"{word}: not with --resume, which has the options of the beginning")

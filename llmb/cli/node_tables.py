@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from llmb.cli.summary import NOT_MEASURED
-from llmb.cli.text import printable, size_of
+from llmb.cli.tables import print_fitted
+from llmb.cli.text import printable
+from llmb.measure.link_words import host_words, size_of
 from llmb.records.node_report import NodeDevice, NodeReport, Speed
 
 _TITLES = {
@@ -21,9 +23,11 @@ _TITLES = {
     "together": "all side by side",
     "ddp": "ranks of one run (DDP)",
 }
+#: Columns that may be left out, the least important first.
+_LEAST = ("MFU", "of ceiling", "of datasheet", "memory", "products")
 
 
-def print_report(report: NodeReport) -> None:
+def print_report(report: NodeReport, *, wide: bool = False) -> None:
     """Print steps, devices, collectives and the verdict of ``report`` to stdout."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     small = ", debug size: speeds say little" if report.size == "debug" else ""
@@ -32,7 +36,7 @@ def print_report(report: NodeReport) -> None:
     for table in (_steps(report), _devices(report), _collectives(report)):
         if table.row_count:
             console.print()
-            console.print(table)
+            print_fitted(table, _LEAST, wide=wide)
     console.print()
     for line in _lines(report):
         console.print(Text(printable(line)), soft_wrap=True)
@@ -45,7 +49,12 @@ def print_report(report: NodeReport) -> None:
 def _table(*titles: str, left: int = 1) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number < left else "right", overflow="fold")
+        table.add_column(
+            title,
+            justify="left" if number < left else "right",
+            overflow="fold",
+            no_wrap=bool(title),
+        )
     return table
 
 
@@ -101,6 +110,8 @@ def _collectives(report: NodeReport) -> Table:
 
 
 def _lines(report: NodeReport) -> Iterator[str]:
+    for name, words in () if report.links is None else host_words(report.links):
+        yield f"{name}: {words}"
     if report.ddp is not None:
         share = _share(report.ddp_efficiency)
         yield f"DDP: {_rate(report.ddp)}, {share} of all devices side by side"

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from llmb.cli.tables import print_row
 from llmb.cli.text import printable
+from llmb.config import is_cpu
 from llmb.supervision.diagnosis import NO_DEVICE, READY, state_of
-from llmb.supervision.memory import is_cpu
 from llmb.supervision.selection import reason_of
 from llmb.wire.messages import Offer
 
 _STYLES = {READY: "green", NO_DEVICE: "yellow"}
 
 
-def print_offers(offers: Sequence[Offer]) -> None:
+def print_offers(offers: Sequence[Offer], *, wide: bool = False) -> None:
     """Print every offer to stdout, and a hint if no vendor's plugin drives a device."""
     console = Console(highlight=False)
     widest = max((len(offer.plugin) for offer in offers), default=0)
@@ -27,11 +28,9 @@ def print_offers(offers: Sequence[Offer]) -> None:
         line.append(f"  {printable(offer.distribution)} {printable(offer.version)}")
         console.print(line, soft_wrap=True)
         for name, text in _details(offer):
-            console.print(
-                Text(f"  {name:<9}", "dim").append(printable(text), "not dim"), soft_wrap=True
-            )
+            print_row(Text(f"  {name:<9}", "dim"), printable(text), wide=wide, indent=11)
     for hint in _hints(offers):
-        console.print(Text(f"hint: {printable(hint)}", "yellow"), soft_wrap=True)
+        print_row(Text("hint: ", "yellow"), printable(hint), wide=wide, indent=6)
 
 
 def _details(offer: Offer) -> Iterator[tuple[str, str]]:

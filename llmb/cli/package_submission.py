@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmb.cli import completion
+from llmb.cli.run_name import RunName
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("package-submission", short_help="Make a submission bundle of finished runs.")
-@click.argument(
-    "run_dirs",
-    metavar="RUN_DIR...",
-    nargs=-1,
-    required=True,
-    type=Path,
-    shell_complete=completion.run_directories,
-)
+@click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=RunName())
 @click.option("--submitter", metavar="ID", help="Submitter: a-z, 0-9, dashes; a folder.")
 @click.option("--system", metavar="ID", help="Tested system: a-z, 0-9, dashes; a folder.")
 @click.option("--organisation", metavar="NAME", help="The submitter's name for people to read.")
@@ -79,7 +72,7 @@ def command(
     debug: bool,
     as_json: bool,
 ) -> None:
-    """Make bundles out of finished runs.
+    """Make bundles out of finished runs: run directories, or names, such as latest or a tag.
 
     Each run is verified first. Debug runs, INVALID runs, unfinished runs and runs whose plugin
     files changed since are refused with the reason; nothing is written then. UNVERIFIED runs are

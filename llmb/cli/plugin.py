@@ -7,6 +7,7 @@ import json
 import click
 
 from llmb.cli import completion, plugin_check, plugin_new
+from llmb.cli.tables import wide_option
 
 
 @click.group("plugin", short_help="List, check and write plugins.")
@@ -20,8 +21,9 @@ command.add_command(plugin_check.command)
 
 @command.command("list")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.plugins)
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_plugins(names: tuple[str, ...], as_json: bool) -> None:
+def list_plugins(names: tuple[str, ...], wide: bool, as_json: bool) -> None:
     """List installed plugins: ready, without a device, or broken; with devices and formats.
 
     Each plugin runs in a process with torch; NAMEs restrict the processes. A broken plugin is
@@ -42,7 +44,7 @@ def list_plugins(names: tuple[str, ...], as_json: bool) -> None:
     asked = tuple(map(discovery.find, dict.fromkeys(names))) or discovery.installed()
     offers = survey(asked, RunRequest())
     if not as_json:
-        print_offers(offers)
+        print_offers(offers, wide=wide)
         return
     keys = {"option_help"}
     data = [{**o.model_dump(mode="json", exclude=keys), "state": state_of(o)} for o in offers]

@@ -16,6 +16,7 @@ from llmb.records.precision_recipe import (
     PrecisionRecipe,
     RecipeRow,
 )
+from llmb.records.printable import few
 
 NOT_MEASURED = "not measured"
 _DIRECTIONS = (FORWARD, INPUT, WEIGHT)
@@ -69,10 +70,4 @@ def reasons(recipe: PrecisionRecipe) -> tuple[str, ...]:
     for row in recipe.rows:
         if row.why is not None:
             found.setdefault(row.why, []).append(f"{row.product} {row.direction}")
-    return tuple(f"{_some(names)}: {why}" for why, names in found.items())
-
-
-def _some(names: list[str]) -> str:
-    most = 6
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return tuple(f"{few(names, 6)}: {why}" for why, names in found.items())

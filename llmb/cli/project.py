@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import completion
 from llmb.cli.project_job import job, search_command
-from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
+from llmb.cli.project_options import (
+    AMOUNT,
+    COUNT,
+    as_json,
+    printed,
+    workload_of_name,
+    workload_option,
+)
+from llmb.cli.run_name import RunName
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,21 +78,16 @@ def command() -> None:
 
 
 @command.command("step", short_help="Derive every figure from the time of a step.")
-@click.option(
-    "--workload",
-    metavar="NAME|FILE.json",
-    shell_complete=completion.workloads,
-    help="Workload, of `llmb workload list`.",
-)
+@workload_option
 @click.option("--step-time", type=AMOUNT, metavar="SECONDS", help="T, the seconds of a step.")
 @click.option("--iterations-per-second", type=AMOUNT, help="Steps a second, instead of a time.")
 @click.option("--tokens-per-second", type=AMOUNT, help="Of all devices, instead of a time.")
 @click.option(
     "--from",
     "record",
-    type=click.Path(path_type=Path),
+    type=RunName(),
     metavar="RECORD",
-    help="A measured run (run directory, record.json, bundle), instead of a time.",
+    help="A measured run (run directory or its name, record.json, bundle), instead of a time.",
 )
 @click.option("--global-batch", type=COUNT, help="b, sequences of a step [the original's].")
 @click.option("--world-size", type=COUNT, help="Devices [default: the original's].")
@@ -116,12 +118,7 @@ def step(**flags: Any) -> None:
 
 
 @command.command("seed", short_help="The 1T document's own formula for the time of a step.")
-@click.option(
-    "--workload",
-    metavar="NAME|FILE.json",
-    shell_complete=completion.workloads,
-    help="Workload, of `llmb workload list`.",
-)
+@workload_option
 @click.option(
     "--alpha", required=True, metavar="SECONDS|RATE", help="Of a multiply-add, or a rate."
 )
@@ -195,7 +192,7 @@ def seed(**flags: Any) -> None:
 @click.option(
     "--from",
     "records",
-    type=click.Path(path_type=Path),
+    type=RunName(),
     metavar="RECORD",
     multiple=True,
     help="A measured run, whose rate counts at its length.",

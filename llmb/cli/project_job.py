@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from llmb.cli import completion
-from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
+from llmb.cli.project_options import (
+    AMOUNT,
+    COUNT,
+    as_json,
+    printed,
+    workload_of_name,
+    workload_option,
+)
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,12 +37,7 @@ def _of_both(function: F) -> F:
     """Add the options of both ``job`` and ``search``."""
     for option in reversed(
         (
-            click.option(
-                "--workload",
-                metavar="NAME|FILE.json",
-                shell_complete=completion.workloads,
-                help="Workload, of `llmb workload list`.",
-            ),
+            workload_option,
             click.option(
                 "--hardware",
                 required=True,

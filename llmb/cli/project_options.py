@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli import completion
 from llmb.cli.amounts import Amount
 from llmb.errors import UsageError
 
@@ -21,6 +22,12 @@ COUNT = click.IntRange(min=1, max=10**12)
 AMOUNT = Amount(min=1e-12, max=1e18)
 _PIPED_WIDTH = 160
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+workload_option = click.option(
+    "--workload",
+    metavar="NAME|FILE.json",
+    shell_complete=completion.workloads,
+    help="Workload, of `llmb workload list`.",
+)
 
 
 @contextmanager
@@ -75,7 +82,12 @@ def _print(result: Mapping[str, Any]) -> None:
         about = f"b {result['global_batch_size']:,}, {devices}"
         console.print(Text(f"{printable(result['workload'])}: {sizes}, {about}", "bold"))
         for title in ("figure", "value", "unit", "formula"):
-            table.add_column(title, justify="right" if title == "value" else "left")
+            table.add_column(
+                title,
+                justify="right" if title == "value" else "left",
+                no_wrap=title != "formula",
+                overflow="fold",
+            )
         for one in result["figures"]:
             table.add_row(one["name"], number(one["value"]), one["unit"], Text(one["formula"]))
         console.print(table)

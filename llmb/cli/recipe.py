@@ -7,11 +7,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from llmb.cli.settings import strength
 from llmb.errors import UsageError
 
 
 def apply(ctx: click.Context, flags: dict[str, Any]) -> None:
-    """Set the options of the recipe in ``flags``, except options given on the command line.
+    """Set the options of the recipe in ``flags``, except options given where the recipe was given.
+
+    Example: a recipe of the command line overrides the options of llmb.toml.
 
     Raises:
         UsageError: the recipe is unknown, or contradicts an option, such as ``--scaling``.
@@ -24,9 +27,7 @@ def apply(ctx: click.Context, flags: dict[str, Any]) -> None:
     if flags["scaling"] is not None:
         raise UsageError("--recipe says how many ranks there are: leave --scaling out")
     options = (recipe.debug if flags["preset"] == "debug" else recipe).options
-    given = {
-        name for name in flags if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
+    given = {name for name in flags if strength(ctx, name) >= strength(ctx, "recipe")}
     if "batch_size" in given:
         del options["micro_batch_size"]
     for name, value in options.items():

@@ -52,7 +52,7 @@ list_option = click.option(
 
 
 def add_to_list(folder: Path, results: Sequence[dict[str, Any]]) -> None:
-    """Add every recomputed and passed bundle of ``results`` to the list in ``folder``.
+    """Add every passed bundle of ``results`` with recomputed steps to the list in ``folder``.
 
     Raises:
         BundleRefusedError: the present list cannot be read.
@@ -74,8 +74,11 @@ def add_to_list(folder: Path, results: Sequence[dict[str, Any]]) -> None:
             of_steps=sum(result["recompute"]["of_steps"]),
         )
         for result in results
-        if result["ok"] and result.get("recompute")
+        if result["ok"] and result.get("recompute") and any(result["recompute"]["steps"])
     }
+    for result in results:
+        if result["ok"] and result.get("bundle_id") not in new:
+            click.echo(f"not listed: {result['bundle']}: no step was made again", err=True)
     after = before.model_copy(update={"bundles": {**before.bundles, **new}})
     try:
         write_file(folder / RECOMPUTED, pretty_bytes(after))
@@ -99,6 +102,7 @@ def recomputed(
     from llmb.records.bundle import read_bundle
     from llmb.submission import recomputed_run
     from llmb.submission.verify import VerifyCheck
+    from llmb.supervision.forecast import Forecast, ForecastPart
     from llmb.supervision.sizing import readable
 
     if not verification.ok:
@@ -108,9 +112,10 @@ def recomputed(
         if bundle.bundle_id != verification.bundle_id:
             raise BundleRefusedError("its files have changed since they were checked")
         planned = recomputed_run.plan(bundle, verification.record, extent)
-        about = readable(recomputed_run.estimate_s(planned))
-        click.echo(f"{printable(str(path))}\n  {planned}, about {about}", err=True)
+        seconds = recomputed_run.estimate_s(planned)
+        click.echo(f"{printable(str(path))}\n  {planned}, about {readable(seconds)}", err=True)
         with display(quiet=False) as shown:
+            shown.foresee(Forecast((ForecastPart("recompute", seconds),)))
             found = recomputed_run.recompute(bundle, verification.record, planned, shown)
     except BundleRefusedError as error:
         check = VerifyCheck("recompute", False, str(error))

@@ -11,11 +11,12 @@ import click
 
 from llmb.cli.evidence import evidence_option
 from llmb.cli.leaderboard import FORMATS, rank, write
+from llmb.cli.tables import print_fitted, wide_option
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.report.document import Report
-    from llmb.report.runs import ReportedRun
+    from llmb.submission.runs import ReportedRun
 
 #: Short names of the source documents; a test compares the names with the published tables.
 DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench")
@@ -39,6 +40,7 @@ DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench
 )
 @click.option("--debug", is_flag=True, help="With --like: show debug runs, too, with a label.")
 @evidence_option
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
 def command(
@@ -48,6 +50,7 @@ def command(
     names: tuple[str, ...],
     debug: bool,
     evidence: tuple[str, ...],
+    wide: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -79,19 +82,21 @@ def command(
         raise click.UsageError(f"{' and '.join(sorted(chosen))}: choose one format")
     form = next(iter(chosen), None)
     if names:
-        _documents(paths, names, debug, form, output)
+        _documents(paths, names, form, output, debug=debug, wide=wide)
         return
     if debug:
         raise click.UsageError("--debug goes with --like: a debug run is never ranked")
-    rank(paths, form, output, there)
+    rank(paths, form, output, there, wide=wide)
 
 
 def _documents(
     paths: tuple[Path, ...],
     names: tuple[str, ...],
-    debug: bool,
     form: str | None,
     output: Path | None,
+    *,
+    debug: bool,
+    wide: bool,
 ) -> None:
     """Show the tables of the documents ``names``."""
     from llmb.report import render
@@ -106,7 +111,7 @@ def _documents(
     ]
     if form is None and output is None and sys.stdout.isatty():
         for _, one in reports:
-            _print(one)
+            _print(one, wide=wide)
         return
     if form == "json":
         text = json.dumps([render.as_data(name, one) for name, one in reports], indent=1) + "\n"
@@ -124,7 +129,7 @@ def _runs(paths: tuple[Path, ...]) -> list[ReportedRun]:
     """Return every readable run; print a line on stderr for each unreadable run."""
     from llmb.errors import BundleRefusedError
     from llmb.report import collect
-    from llmb.report.runs import run_of
+    from llmb.submission.runs import run_of
 
     found = collect.collect(paths) if paths else collect.collect_usual(Path())
     runs, refused = [], list(found.refused)
@@ -138,7 +143,7 @@ def _runs(paths: tuple[Path, ...]) -> list[ReportedRun]:
     return runs
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, *, wide: bool) -> None:
     """Print ``report`` on a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -164,7 +169,7 @@ def _print(report: Report) -> None:
                 measured.append(f"[{len(measured) + 1}] {where}")
             mark = f"[{len(measured)}]" if where else ""
             table.add_row(*(Text(printable(cell)) for cell in (*cells, mark)))
-        console.print(table)
+        print_fitted(table, titles[-2:0:-1], wide=wide)
         for text in measured:
             console.print(Text(printable(text)))
         for note in section.notes:

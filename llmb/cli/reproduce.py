@@ -69,7 +69,8 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
     Workload, mode, plugin with options, precision, batch size, executor, steps and repeats are the
     bundle's; the seed is drawn afresh. The new run links to the bundle's id. A CONSISTENT original
     becomes REPRODUCED if the new run is CONSISTENT, within 5 %, on the same class of hardware, and
-    handed in (llmb package-submission) with another key.
+    handed in (llmb package-submission) by another organisation that the
+    tree's allowed_signers lists.
 
     A bundle of an older llmb is run if the model family computes the same in this llmb. Otherwise
     the exit code is 3, and the message names the version.
@@ -230,7 +231,8 @@ def _say_before(report: dict[str, Any]) -> None:
     for note in report["notes"]:
         click.echo(f"note: {note}")
     if report["signers"]:
-        click.echo(f"signed by {', '.join(report['signers'])}: only with another key does it count")
+        names = ", ".join(report["signers"])
+        click.echo(f"signed by {names}: a repetition counts only by another organisation")
     else:
         click.echo("not signed: it cannot become REPRODUCED")
 
@@ -330,7 +332,7 @@ def _say_outcome(verification: Verification, finished: Finished, report: dict[st
         click.echo(f"keeps the original from being REPRODUCED: {text}")
     click.echo(f"\nrun directory: {printable(report['run_directory'])}")
     if report["class"] == "official":
-        click.echo("to hand it in: llmb package-submission, signed with a key of your own")
+        click.echo("to hand it in: llmb package-submission, signed with your listed key")
 
 
 def _rate(rate: float, ci95: tuple[float, float] | None) -> str:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
+from llmb.cli import settings
 from llmb.cli.help import GroupedCommand
 from llmb.cli.run_options import run_options
+from llmb.cli.settings import strength
 from llmb.cli.text import printable as text_of
+from llmb.config import OFFICIAL_WORKLOAD
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
     from llmb.config import Definition, Parallelism, RunRequest, ShapeName
     from llmb.records.seed_commitment import SeedCommitment
+    from llmb.workloads import Workload
 
 #: Options of ``--preset debug``: seconds on any machine, labelled debug everywhere. Elementwise
 #: operations are too small for several threads: on a busy machine the threads wait.
@@ -64,9 +69,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     Without options: the benchmark's model, llama-1.4b, on the best device here; on a slow processor
     the largest smaller size whose run ends within ten minutes.
     """
-    from llmb import supervisor, workloads
-    from llmb.cli import pages, recipe, scaling
-    from llmb.cli.progress import display
+    from llmb import clock, supervisor, workloads
+    from llmb.cli import caller, pages, recipe, scaling
+    from llmb.cli.progress import Bar, display
+    from llmb.cli.remember import remember
     from llmb.cli.summary import print_summary
     from llmb.config import environment
     from llmb.parallel import checks, launch
@@ -76,33 +82,54 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.supervision.time_authority import TimeAuthority
     from llmb.wire.forking import fork_server
 
+    elsewhere = settings.given_elsewhere(ctx)
+    caller.meet()
     within_s = _within_s(ctx, flags)
     recipe.apply(ctx, flags)
     place = place_in(environment())
     if flags["scaling"] is not None:
         if place is not None:
             raise UsageError("--scaling starts the ranks itself: leave torchrun or srun out")
-        ctx.exit(scaling.run(flags, _batch_size(ctx, flags)))
+        settings.announce(ctx, elsewhere)
+        typed = _arguments(ctx, elsewhere, flags)
+        ctx.exit(scaling.run(flags, _batch_size(ctx, flags), typed))
     world_size = place.world_size if place else flags["nproc"] or 1
     request = request_of_ranks(ctx, flags, world_size)
     if place is None and world_size == 1:
         request = request.model_copy(update={"within_s": within_s})
     workload = workloads.of(request)
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
+    elsewhere = {name: value for name, value in elsewhere.items() if flags[name] == value}
+    if place is None or place.leads:
+        settings.announce(ctx, elsewhere)
     if place is None and world_size > 1:
-        supervisor.foresee(request, world_size)
-        ctx.exit(launch.start(world_size, sys.argv[1:], uuid.uuid4().hex))
+        _foresee(request, workload, world_size, quiet=flags["quiet"])
+        typed = _arguments(ctx, elsewhere, flags)
+        with caller.ranks():
+            ctx.exit(launch.start(world_size, typed, uuid.uuid4().hex))
     if place is not None and not place.leads:
         with fork_server(request.plugin, request.device), display(quiet=True) as shown:
             supervisor.follow(request, place, shown)
         return
     commitment = _commitment(flags)
     authority = None if flags["timestamp"] is None else TimeAuthority.at(flags["timestamp"])
-    with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
+    bar = Bar(before_s=0.0 if place is None else clock.age_s(os.getppid()))
+    with (
+        fork_server(request.plugin, request.device),
+        display(quiet=flags["quiet"], bar=bar) as shown,
+    ):
         finished = supervisor.run(
-            request, flags["output_dir"], shown, commitment, place=place, authority=authority
+            request,
+            flags["output_dir"],
+            shown,
+            commitment,
+            place=place,
+            authority=authority,
+            tags=flags["tags"],
         )
     page = pages.write_report(finished.path, finished.record)
+    remember(finished.path, finished.record, flags["preset"])
+    caller.recorded(finished.path)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
@@ -115,6 +142,27 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
             click.echo(_next(finished.path, official=finished.record.class_ == "official"))
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _foresee(request: RunRequest, workload: Workload, world_size: int, *, quiet: bool) -> None:
+    """Refuse a run that ``world_size`` ranks cannot do here; rank 0 goes on with the bar."""
+    from llmb import supervisor
+    from llmb.cli.progress import Bar, display
+    from llmb.endings import RunProgress
+    from llmb.supervision.forecast import Forecast, of_request
+
+    run = of_request(request, workload, RunProgress())
+    with display(quiet=quiet, bar=Bar(after_s=run.left_s())) as shown:
+        shown.foresee(Forecast(run.parts[:1], start_s=run.start_s))
+        shown.phase(f"asking the plugins, before {world_size} ranks start")
+        supervisor.foresee(request, world_size)
+
+
+def _arguments(ctx: click.Context, elsewhere: dict[str, Any], flags: dict[str, Any]) -> list[str]:
+    """Return the arguments of ``llmb`` for a rank: everything typed, and no file is read again."""
+    typed = sys.argv[1:]
+    after = typed[typed.index("run") + 1 :] if "run" in typed else []
+    return settings.words_of_ranks(ctx, elsewhere, flags, after)
 
 
 def _lines_of_screen() -> int | None:
@@ -133,7 +181,8 @@ def _next(path: Path, *, official: bool) -> str:
         f"next: llmb show {run}\n"
         f"      llmb audit {run}\n"
         f"      llmb compare BASE_RUN_DIR {run}\n"
-        f"      llmb package-submission {run} --submitter ID{debug}"
+        f"      llmb package-submission {run} \\\n"
+        f"        --submitter ID{debug}"
     )
 
 
@@ -154,13 +203,20 @@ _OF_ONE_SIZE = (
 )
 
 
-def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
+def _within_s(ctx: click.Context, flags: dict[str, Any]) -> float | None:
     """Return the time limit that chooses the model's size, None if an option names the model.
 
+    Of --within on the command line and a workload in llmb.toml, the command line counts.
+
     Raises:
-        UsageError: both were given.
+        UsageError: both were given in the same place, such as the command line.
     """
+    given = strength(ctx, "within")
+    if given:
+        _drop(ctx, flags, [name for name in _OF_ONE_SIZE if 0 < strength(ctx, name) < given])
     named = next((name for name in _OF_ONE_SIZE if not _is_default(ctx, name)), None)
+    if named is not None and strength(ctx, named) > given:
+        _drop(ctx, flags, ["within"])
     if named is None:
         from llmb.supervision.sizing import USUAL_WITHIN_S
 
@@ -169,6 +225,13 @@ def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
         option = f"--{named.replace('_', '-')}"
         raise UsageError(f"--within chooses the size of the model, and so does {option}: leave one")
     return None
+
+
+def _drop(ctx: click.Context, flags: dict[str, Any], names: Sequence[str]) -> None:
+    """Give options back their defaults: an option from a stronger source excludes them."""
+    for name in names:
+        flags[name] = OFFICIAL_WORKLOAD if name == "workload" else None
+        ctx.set_parameter_source(name, click.core.ParameterSource.DEFAULT)
 
 
 def _print_text(path: Path, flags: dict[str, Any]) -> None:
@@ -234,7 +297,10 @@ def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     name, definition = workload_of(flags["workload"])
     if flags["preset"] == "debug":
         preset = _preset(name, definition, flags["mode"])
-        flags |= {k: v for k, v in preset.items() if _is_default(ctx, k)}
+        for key, size in preset.items():
+            if strength(ctx, key) < max(1, strength(ctx, "preset")):
+                flags[key] = size
+                ctx.set_parameter_source(key, click.core.ParameterSource.DEFAULT)
     if flags["nonce"] is not None and not re.fullmatch(NONCE, flags["nonce"]):
         raise UsageError(
             f"--nonce {flags['nonce']!r} is not what a record has: 32 digits from 0 to f, such as "

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from llmb.cli import completion
+from llmb.cli import completion, settings
 from llmb.cli.amounts import Time
 from llmb.cli.help import GroupedOption
+from llmb.cli.run_name import RunName
 from llmb.config import MOST_WARMUP_STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +41,8 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 
 
 _COUNT = click.IntRange(min=1)
+#: `llmb verify` refuses more repeats: the interval of more takes too long.
+_REPEATS = click.IntRange(min=1, max=64)
 #: Names of the options for ranks.
 OF_RANKS = (
     *("recipe", "nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
@@ -52,7 +55,23 @@ _data = partial(click.option, cls=GroupedOption, group="Data and weights")
 _ranks = partial(click.option, cls=GroupedOption, group="Ranks")
 _seeds = partial(click.option, cls=GroupedOption, group="Seeds and time stamps")
 _shapes = partial(click.option, cls=GroupedOption, group="Debug shapes")
+_settings = partial(click.option, cls=GroupedOption, group="Settings and tags")
 _output = partial(click.option, cls=GroupedOption, group="Output")
+
+
+def _use_config(ctx: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and not ctx.resilient_parsing:
+        from llmb.supervision.run_settings import CONFIG
+
+        settings.use(ctx, file / CONFIG if file.is_dir() else file)
+    return file
+
+
+def _checked_tags(_: click.Context, __: click.Parameter, tags: tuple[str, ...]) -> tuple[str, ...]:
+    from llmb.records.run_tags import checked
+
+    return tuple(map(checked, tags))
+
 
 _OPTIONS = (
     _main(
@@ -106,7 +125,7 @@ _OPTIONS = (
     ),
     _main(
         "--repeats",
-        type=_COUNT,
+        type=_REPEATS,
         default=1,
         metavar="N",
         help="Timed windows, each in fresh processes [default: 1].",
@@ -373,6 +392,25 @@ _OPTIONS = (
         type=_COUNT,
         metavar="N",
         help="Attention heads [default: the workload's].",
+    ),
+    _settings(
+        "--config",
+        type=RunName(),
+        metavar="FILE|RUN",
+        is_eager=True,
+        callback=_use_config,
+        help="Settings of this file or of this run, such as latest, instead of llmb.toml's "
+        "[default: llmb.toml, if there is any].",
+    ),
+    _settings(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="NAME",
+        callback=_checked_tags,
+        shell_complete=completion.tags,
+        help="Local name of the run for other commands, such as nightly; repeatable "
+        "[default: none].",
     ),
     _output(
         "--json",

@@ -49,8 +49,10 @@ def counts_of(text: str) -> tuple[int, ...]:
     return tuple(sorted({1, *map(int, parts)}))
 
 
-def run(flags: dict[str, Any], batch_size: object) -> int:
+def run(flags: dict[str, Any], batch_size: object, typed: Sequence[str]) -> int:
     """Run every number of ranks, print the table, and return the exit code of the first failure.
+
+    ``typed`` are the arguments of ``llmb`` for the same run.
 
     Raises:
         AuditInvalidError: a run is INVALID; the table is printed.
@@ -70,7 +72,7 @@ def run(flags: dict[str, Any], batch_size: object) -> int:
     folder = flags["output_dir"] / f"scaling-{uuid.uuid4().hex[:8]}"
     limit_threads(max(1, usable_cores() // max(counts)))  # of each rank the same, however many
     for count in counts:
-        arguments = [*_without_ours(sys.argv[1:]), f"--output-dir={folder / str(count)}"]
+        arguments = [*_without_ours(typed), f"--output-dir={folder / str(count)}"]
         if flags["strong"]:
             arguments.append(f"--batch-size={_share(batch_size, count)}")
         if count > 1:
@@ -136,7 +138,7 @@ def _points(folder: Path, counts: Sequence[int]) -> Iterator[ScalingPoint]:
 
     alone = None
     for count in counts:
-        path = next((folder / str(count)).iterdir(), None)
+        path = next(filter(Path.is_dir, (folder / str(count)).iterdir()), None)
         if path is None or not (path / "record.json").exists():
             raise RunFailedError(f"{folder / str(count)} has no record: see its log.txt")
         record = read_record(path)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from llmb.cli import completion
+from llmb.cli.run_name import RunName
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.config import Frozen, RunConfig
+    from llmb.config import Frozen
     from llmb.records.run_record import RunRecord
 
 F = TypeVar("F", bound="Frozen")
 
 
 @click.command("show", short_help="Show a run record.")
-@click.argument("path", type=Path, shell_complete=completion.run_directories)
+@click.argument("path", metavar="RUN", type=RunName())
 @click.option("--command", "as_command", is_flag=True, help="Print the command of the same run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole record as JSON.")
 @click.option("--html", "as_html", is_flag=True, help="Write the run's page, report.html.")
@@ -33,11 +33,13 @@ F = TypeVar("F", bound="Frozen")
 def command(
     path: Path, as_command: bool, as_json: bool, as_html: bool, output: Path | None
 ) -> None:
-    """Summarise a run: PATH is a run directory, a record.json, or a bundle (folder or zip).
+    """Summarise a run: RUN is a run directory, a record.json, a bundle (folder or zip), or a name.
+
+    Names are those of `llmb list`: latest, latest~1, a tag, the beginning of a directory's name.
 
     \b
     Examples:
-      llmb show runs/20261101T120000Z-llama-1.4b-BF16-cpu
+      llmb show latest
       llmb show runs/20261101T120000Z-llama-1.4b-BF16-cpu --html
       llmb show bundle.zip --html --output acme.html
       $(llmb show record.json --command)
@@ -93,89 +95,23 @@ def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
         BundleRefusedError: a value holds characters that could act on a terminal.
     """
     from llmb.errors import BundleRefusedError
+    from llmb.supervision.run_settings import settings_of
 
-    config = record.config
-    flags: dict[str, object] = {
-        "workload": _workload(config),
-        "mode": config.mode.value,
-        "plugin": config.plugin,
-        "device": config.device,
-        "precision": config.precision.name,
-        "batch-size": config.batch_size,
-        **_ranks(config),
-        **_more(config),
-        **({"seed": config.seed} if same_seed else {}),
-        "warmup-steps": config.warmup_steps,
-        "timed-steps": config.timed_steps,
-        "repeats": config.repeats,
-        "audit": config.audit.value,
-    }
-    mixed = "mixed-precision" if config.mixed_precision else "no-mixed-precision"
-    flags |= {name.replace("_", "-"): size for name, size in config.shape_overrides.items()}
-    words = ["llmb", "run", *(["--" + mixed] if _may_be_mixed(config) else [])]
-    mesh = config.parallelism
-    words += ["--dynamic"] * config.dynamic
-    words += ["--sequence-parallel"] * mesh.sequence_parallel
-    words += ["--loss-parallel"] * mesh.loss_parallel
-    for flag, value in flags.items():
-        # click reads a value with a leading dash as a flag.
-        dashed = str(value).startswith("-")
-        words += [f"--{flag}={value}"] if dashed else [f"--{flag}", str(value)]
-    for key, option in config.plugin_options.items():
-        text = str(option).lower() if isinstance(option, bool) else str(option)
-        words += ["-O", f"{key}={text}"]
+    settings = settings_of(record.config, record.config.seed if same_seed else None)
+    words = ["llmb", "run"]
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, list):
+            words += [word for text in value for word in ("-O", text)]
+        else:
+            # click reads a value with a leading dash as a flag.
+            dashed = str(value).startswith("-")
+            words += [f"--{name}={value}"] if dashed else [f"--{name}", str(value)]
     line = shlex.join(words)
     if not line.isprintable():
         raise BundleRefusedError(f"the configuration holds unprintable text: {printable(line)}")
     return line
-
-
-def _ranks(config: RunConfig) -> dict[str, object]:
-    """Return the flags for as many ranks on one machine, with the same layout."""
-    mesh = config.parallelism
-    if mesh.world_size == 1:
-        return {}
-    sizes = {name: getattr(mesh, name) for name in ("dp_replicate", "dp_shard", "tp", "pp")}
-    found: dict[str, object] = {"nproc": mesh.world_size}
-    found |= {name.replace("_", "-"): size for name, size in sizes.items() if size > 1}
-    if mesh.dp_shard > 1 and not mesh.reshard_after_forward:
-        found["zero"] = 2
-    return found | ({"schedule": mesh.schedule} if mesh.pp > 1 else {})
-
-
-def _more(config: RunConfig) -> dict[str, object]:
-    """Return the flags with values other than the defaults."""
-    found: dict[str, object] = {}
-    if config.accumulate > 1 or config.parallelism.pp > 1:
-        found["accumulate"] = config.accumulate
-    if config.executor != "eager":
-        found["executor"] = config.executor
-    if config.compile_mode != "default":
-        found["compile-mode"] = config.compile_mode
-    others = (
-        ("sac-freq", config.sac_freq),
-        ("scope", config.generate_scope),
-        ("prompt-length", None if config.prompt_tokens else config.prompt_length),
-        ("new-tokens", config.new_tokens),
-        ("data", config.data and f"{config.data.kind}:{config.data.path}"),
-        ("tokenizer", config.data and config.data.tokenizer),
-        ("weights", config.weights and config.weights.path),
-    )
-    return found | {flag: value for flag, value in others if value not in (None, "bytes")}
-
-
-def _may_be_mixed(config: RunConfig) -> bool:
-    from llmb.workloads import WORKLOADS
-
-    workload = WORKLOADS.get(config.workload)
-    usual = workload is not None and workload.recipe.mixed_precision
-    return usual or config.mixed_precision
-
-
-def _workload(config: RunConfig) -> str:
-    if config.definition is None:
-        return config.workload
-    return json.dumps({"name": config.workload, **config.definition})
 
 
 def for_terminal(value: F) -> F:

@@ -83,6 +83,16 @@ def command(**flags: Any) -> None:
             f"this torch cannot simulate ranks ({error}): install a build with torch.distributed"
         ) from error
 
+    from rich.console import Console
+    from rich.progress import track
+
+    shown_ranks = track(
+        ranks,
+        description=f"simulating {len(ranks)} of {how.world_size:,} ranks",
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
     found = [
         simulate(
             workload,
@@ -94,7 +104,7 @@ def command(**flags: Any) -> None:
             whole_step=flags["whole_step"],
             mixed_precision=flags["mixed_precision"],
         )
-        for rank in ranks
+        for rank in shown_ranks
     ]
     if flags["as_json"]:
         shown = [{**asdict(one), "peak_bytes": one.peak_bytes} for one in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,22 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
+    from llmb.records.run_record import RunRecord
     from llmb.reproduction.links import Member, Repetition
+    from llmb.submission.owners import OwnerLine
     from llmb.submission.verify import Verification
 
 #: The last line of ``llmb verify``, where nothing was refused.
 MEANING = (
-    "consistent: these files fit together; "
-    "not shown: that the clock, the device and the submitter are what they say"
+    "consistent: these files fit together; not shown: that the clock, the counters, the device and "
+    "the submitter are what they say"
 )
+#: The rest of the line, by the steps that were computed again.
+NOT_COMPUTED = {
+    None: ", nor that a step was computed (--recompute full)",
+    "quick": ", nor that steps after the first were computed (--recompute full)",
+    "full": "",
+}
 
 
 def add_clashes(
@@ -49,16 +57,36 @@ def add_clashes(
     return kept
 
 
-def add_standings(results: Sequence[dict[str, Any]], sound: Sequence[Verification]) -> None:
+def listed_owners(folders: Iterable[Path]) -> list[OwnerLine]:
+    """Return the lines of ``allowed_signers`` in ``folders``; folders without the file have none.
+
+    Raises:
+        BundleRefusedError: a line cannot be read.
+    """
+    from llmb.submission.owners import OWNERS, read
+
+    files = [path / OWNERS for path in folders]
+    return [line for file in files if file.is_file() for line in read(file.read_bytes())]
+
+
+def add_standings(
+    results: Sequence[dict[str, Any]],
+    sound: Sequence[Verification],
+    owners: Sequence[OwnerLine] = (),
+) -> None:
     """Add repetitions to ``results``; refuse bundles with a false link.
 
     Args:
         results: outcomes of ``llmb verify``, as JSON data; changed in place.
         sound: bundles without a failed check.
+        owners: the list of owners; only signatures by the keys of the list count.
     """
     from llmb.reproduction import links
 
-    members = [_member(verification) for verification in sound]
+    members = [
+        member_of(one.bundle_id, one.record, signers_of(one), one.submitter, owners)
+        for one in sound
+    ]
     false, standings = links.false_links(members), links.standings(members)
     for result in results:
         bundle_id = result.get("bundle_id")
@@ -91,10 +119,20 @@ def signers_of(verification: Verification) -> frozenset[str]:
     return frozenset(signature.fingerprint for signature in verification.signatures)
 
 
-def _member(verification: Verification) -> Member:
+def member_of(
+    bundle_id: str,
+    record: RunRecord,
+    signers: frozenset[str],
+    submitter: str | None,
+    owners: Iterable[OwnerLine],
+) -> Member:
+    """Return a bundle for ``links.standings``: only listed keys of the submitter count."""
     from llmb.reproduction.links import Member
+    from llmb.submission.owners import party
 
-    return Member(verification.bundle_id, verification.record, signers_of(verification))
+    known = party(owners, submitter)
+    keys = signers & known.fingerprints
+    return Member(bundle_id, record, keys, submitter, known.organisation)
 
 
 def _as_json(repetition: Repetition) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmb.measure import link_words
 from llmb.measure.statistics import LEAST_SHOWN, interval_values
 from llmb.measure.summary import slowest_rank, steal_share
 from llmb.records.declared import marked
@@ -137,6 +138,8 @@ def _ranks(record: RunRecord) -> Iterator[tuple[str, str]]:
     )
     hosts = f"{topology.nodes} host{'s' if topology.nodes > 1 else ''}"
     yield "ranks", f"{topology.world_size} on {hosts}: {sizes}"
+    if record.interconnect is not None:
+        yield "interconnect", link_words.headline(record.interconnect)
     slowest = slowest_rank(topology)
     if slowest is None:
         yield "slowest rank", f"{NOT_MEASURED} (none can make a step alone)"
@@ -191,7 +194,11 @@ def _window(record: RunRecord) -> str:
     seconds = (timing.stop_ns - timing.start_ns) / 1e9
     repeats = len(timing.repeats)
     of = f", median of {repeats} repeats" if repeats > 1 else ""
-    return f"{timing.timed_steps} steps in {seconds:,.2f} s after {timing.warmup_steps} untimed{of}"
+    text = f"{timing.timed_steps} steps in {seconds:,.2f} s after {timing.warmup_steps} untimed{of}"
+    stopped = sum(stop.ns for stop in timing.stops) / 1e9
+    judged = len(timing.stops)
+    steps = "step" if judged == 1 else "steps"
+    return f"{text}; {judged} judged {steps}, {stopped:,.2f} s" if judged else text
 
 
 def _step_time(record: RunRecord) -> str:

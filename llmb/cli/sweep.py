@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli import run
+from llmb.cli import run, settings
 from llmb.cli.help import GroupedCommand
 from llmb.cli.run_options import OF_RANKS
 from llmb.cli.text import printable
@@ -18,23 +18,22 @@ from llmb.endings import Interrupted
 from llmb.errors import AuditInvalidError, NotEnoughMemoryError, RunFailedError, UsageError
 
 if TYPE_CHECKING:
+    from llmb.cli.progress import Bar
+    from llmb.records.sweep_overview import Overview, Point, PointState, SweepPlan, SweepRequest
     from llmb.supervision.run_phases import Display
     from llmb.sweep.directory import SweepDirectory
     from llmb.sweep.execution import Progress
-    from llmb.sweep.overview import Overview
-    from llmb.sweep.plan import Point, SweepPlan, SweepRequest
     from llmb.sweep.planning import Planned
-    from llmb.sweep.points import PointState
 
 #: Batch sizes of ``--preset debug``, in multiples of ``--accumulate``.
 _DEBUG_SIZES = (1, 2, 4)
 #: Options without influence on the runs.
-_ASIDE = ("resume", "show", "as_json", "quiet")
+_ASIDE = ("resume", "show", "as_json", "quiet", "wide")
 #: Options of ``llmb run`` that a sweep replaces or lacks. Example: after the first run, a
 #: committed seed is no secret.
 _NOT_RUNS = (
     *("precision", "batch_size", "micro_batch_size", "seed_commitment", "timestamp"),
-    *("as_json", "within", *OF_RANKS),
+    *("as_json", "within", "config", "tags", *OF_RANKS),
 )
 
 
@@ -79,6 +78,7 @@ def _options() -> Iterator[click.Parameter]:
     )
     yield click.Option(["--show"], type=Path, metavar="DIR", help="Show a sweep; nothing is run.")
     yield from (option for option in run.command.params if option.name not in _NOT_RUNS)
+    yield click.Option(["--wide"], is_flag=True, help="Show every column of the table.")
     yield click.Option(["--json", "as_json"], is_flag=True, help="Print the overview as JSON.")
 
 
@@ -109,11 +109,15 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["show"] is not None:
         _show(ctx, flags)
         return
+    from llmb.cli.progress import Bar
+    from llmb.supervision.forecast import start_s
     from llmb.sweep import execution, overview
     from llmb.wire.forking import fork_server
 
+    start_s()  # measured before the plugins are asked
+    settings.announce(ctx, settings.given_elsewhere(ctx))
     directory, planned = _begin(ctx, flags)
-    watcher = _StderrWatcher(directory.path, quiet=flags["quiet"])
+    watcher = _StderrWatcher(directory.path, flags["quiet"], Bar())
     watcher.say(_opening(directory))
     for note in (*planned.notes, *_left_out(directory.plan)):
         watcher.say(f"note: {note}")
@@ -127,7 +131,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     found = overview.summed(directory.plan, states)
     _draw(directory, found)
     _write_page(directory, found)
-    _print(directory, found, as_json=flags["as_json"])
+    _print(directory, found, flags)
     _end(directory, found)
 
 
@@ -141,7 +145,7 @@ def _begin(ctx: click.Context, flags: dict[str, Any]) -> tuple[SweepDirectory, P
     if flags["resume"] is None:
         planned = planning.make(_asked(ctx, flags))
         return SweepDirectory.create(flags["output_dir"], planned.plan), planned
-    if "output_dir" in given:
+    if ctx.get_parameter_source("output_dir") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--output-dir: not with --resume DIR, which is where the sweep is")
     directory = SweepDirectory.open(flags["resume"])
     if given:
@@ -157,7 +161,7 @@ def _given(ctx: click.Context) -> set[str]:
 
 
 def _asked(ctx: click.Context, flags: dict[str, Any]) -> SweepRequest:
-    from llmb.sweep.plan import SweepRequest
+    from llmb.records.sweep_overview import SweepRequest
 
     names = [part.strip() for text in flags["precisions"] for part in text.split(",")]
     if not all(name and name.isprintable() for name in names):
@@ -183,7 +187,7 @@ def _show(ctx: click.Context, flags: dict[str, Any]) -> None:
     if _given(ctx) or flags["resume"] is not None:
         raise UsageError("--show DIR runs nothing: leave other options out")
     directory = SweepDirectory.open(flags["show"])
-    _print(directory, overview.of(directory), as_json=flags["as_json"])
+    _print(directory, overview.of(directory), flags)
 
 
 def _draw(directory: SweepDirectory, found: Overview) -> None:
@@ -206,14 +210,14 @@ def _write_page(directory: SweepDirectory, found: Overview) -> None:
     pages.write_or_warn(directory.path, lambda: sweep_page(found))
 
 
-def _print(directory: SweepDirectory, found: Overview, *, as_json: bool) -> None:
+def _print(directory: SweepDirectory, found: Overview, flags: Mapping[str, Any]) -> None:
     from llmb.cli.sweep_table import print_overview
     from llmb.records.canonical import pretty_bytes
 
-    if as_json:
+    if flags["as_json"]:
         click.echo(pretty_bytes(found), nl=False)
         return
-    print_overview(found, directory.path)
+    print_overview(found, directory.path, wide=flags["wide"])
     if found.unfinished:
         click.echo(f"\nnot finished; to go on: {_resume(directory.path)}")
 
@@ -263,6 +267,8 @@ class _StderrWatcher:
 
     folder: Path
     quiet: bool
+    #: The bar of the whole sweep; None: each point begins a new bar.
+    bar: Bar | None = None
 
     def say(self, text: str) -> None:
         """Write a line, unless nothing is to be shown."""
@@ -271,12 +277,16 @@ class _StderrWatcher:
 
     def begins(self, point: Point, progress: Progress) -> AbstractContextManager[Display]:
         """Say where the sweep stands, and return the display of the run."""
-        from llmb.cli.progress import display
+        from llmb.cli.progress import Bar, display
 
+        bar = self.bar or Bar()
+        bar.after_s, bar.more_runs = progress.later_s or 0.0, 0
+        if progress.later_s is None and progress.of is not None:
+            bar.more_runs = progress.of - progress.number
         of = "" if progress.of is None else f" of about {progress.of}"
         left = "" if progress.left_s is None else f"; about {_duration(progress.left_s)} left"
         self.say(f"point {progress.number}{of}: {point}{left}")
-        return display(quiet=self.quiet)
+        return display(quiet=self.quiet, bar=bar, prefix=f"point {progress.number}{of}: ")
 
     def ended(self, state: PointState, *, kept: bool) -> None:
         """Print the result of a point."""

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmb.cli.tables import print_fitted
 from llmb.cli.text import printable
 from llmb.measure.statistics import LEAST_SHOWN
-from llmb.sweep.overview import Overview, missing
-from llmb.sweep.points import MeasuredPoint, PointState
+from llmb.records.sweep_overview import MeasuredPoint, Overview, PointState
+from llmb.sweep.overview import missing
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -40,23 +41,23 @@ _WORDS = {
 }
 #: Marks of the fastest run of a precision, and of runs that may be as fast.
 _BEST, _TIED = "*", "="
-#: Width of the table in a pipe, in columns.
-_WIDE = 140
+#: Columns that may be left out, the least important first, and the width in a pipe.
+_LEAST, _WIDE = ("class", "peak memory", "of ceiling", "95 % interval"), 140
 
 
-def print_overview(overview: Overview, folder: Path) -> None:
+def print_overview(overview: Overview, folder: Path, *, wide: bool = False) -> None:
     """Print the sweep in ``folder`` to stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(_WIDE, console.width))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title, justify in _COLUMNS:
-        table.add_column(title, justify=justify, overflow="fold")
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=title != "precision")
     for state in overview.points:
         mark = _mark(overview, state)
         style = "bold" if mark == _BEST else "" if state.measured else "dim"
         table.add_row(*(Text(printable(cell)) for cell in _cells(state, mark)), style=style)
-    console.print(table)
+    print_fitted(table, _LEAST, wide=wide, piped=_WIDE)
     for text in _notes(overview):
         console.print(Text(printable(text), style="dim"), soft_wrap=True)
     for text in ("", *_hand_in(overview, folder), *_files(folder)):

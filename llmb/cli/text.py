@@ -9,7 +9,7 @@ from llmb.records.printable import printable
 if TYPE_CHECKING:
     from llmb.records.provenance import Provenance
 
-__all__ = ["made_by", "printable", "size_of"]
+__all__ = ["made_by", "printable"]
 
 
 def made_by(found: Provenance) -> dict[str, Any]:
@@ -25,9 +25,3 @@ def made_by(found: Provenance) -> dict[str, Any]:
         "reasons": list(found.reasons or ()),
         "line": printable(str(found)),
     }
-
-
-def size_of(count: int) -> str:
-    """Return ``count`` bytes in a binary unit. Example: ``1.5 MiB``."""
-    power = min((count.bit_length() - 1) // 10, 3) if count else 0
-    return f"{count / 2 ** (10 * power):.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

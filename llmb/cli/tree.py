@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from llmb.cli.text import printable
+from llmb.records.printable import few
 
 if TYPE_CHECKING:
     from llmb.report.board import Board, BoardRow
     from llmb.submission.elsewhere import EvidencePlaces
     from llmb.submission.tree import TreeFault, TreeVerification
 
-_SHOWN = 50
+_SHOWN, _SHOWN_OUTSIDE = 50, 5
 
 
 def judge(
@@ -97,6 +98,9 @@ def _say(found: TreeVerification, faults: list[TreeFault], rows: list[BoardRow])
     if rows:
         click.echo("\nwould appear:\n")
         click.echo("\n".join(row_table(rows)))
+    if found.outside:
+        shown = few(map(printable, found.outside), _SHOWN_OUTSIDE)
+        click.echo(f"note     files outside of the folder change, too, and are not judged: {shown}")
     if not faults:
         count = len(found.bundles)
         click.echo(f"{count} bundle{'' if count == 1 else 's'} looked at, nothing is wrong")
@@ -116,6 +120,7 @@ def _data(
             }
             for path, one in found.bundles.items()
         ],
+        "outside": [printable(path) for path in found.outside],
         "rows": [
             {"path": printable(row.entry.path), "rank": row.rank, "unranked": row.unranked}
             for row in rows

@@ -17,7 +17,14 @@ from llmb.cli.recompute import (
     recompute_option,
     recomputed,
 )
-from llmb.cli.standings import MEANING, add_clashes, add_standings, say_standings
+from llmb.cli.standings import (
+    MEANING,
+    NOT_COMPUTED,
+    add_clashes,
+    add_standings,
+    listed_owners,
+    say_standings,
+)
 from llmb.cli.text import made_by, printable
 from llmb.cli.tree import judge
 
@@ -125,7 +132,8 @@ def command(
     keys = (signers, authorities)
     take = there.take if there else None
     results = [_one(path, keys, recompute, take, as_json, sound) for path in paths]
-    add_standings(results, add_clashes(results, paths, sound))
+    owners = listed_owners([folder] if folder else ())
+    add_standings(results, add_clashes(results, paths, sound), owners)
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
         click.echo(json.dumps([*results, *bad_indexes], indent=1))
@@ -152,25 +160,31 @@ def command(
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
     if not as_json:
-        click.echo(MEANING)
+        click.echo(MEANING + NOT_COMPUTED[recompute])
 
 
 def _below(folder: Path) -> Iterator[Path]:
+    """Yield every bundle below ``folder``; a plugin's file inside of a bundle is no bundle."""
+    found = _bundles(folder)
+    yield from sorted(path for path in found if found.isdisjoint(path.parents))
+    yield from sorted(path for path in folder.rglob("*.zip") if found.isdisjoint(path.parents))
+
+
+def _bundles(folder: Path) -> set[Path]:
     from llmb.records.bundle import MANIFEST
 
-    yield from sorted(path.parent for path in folder.rglob(MANIFEST))
-    yield from sorted(folder.rglob("*.zip"))
+    return {path.parent for path in folder.rglob(MANIFEST)}
 
 
 def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
     """Yield an outcome for every refused system index below ``folder``."""
     from llmb.errors import BundleRefusedError
-    from llmb.records.bundle import MANIFEST
     from llmb.records.system_index import INDEX
     from llmb.submission.system_index import fault
 
+    bundles = _bundles(folder)
     for path in sorted(folder.rglob(INDEX)):
-        if (path.parent / MANIFEST).exists():
+        if not bundles.isdisjoint(path.parents):
             continue  # part of a bundle
         try:
             reason = fault(path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli import completion, workload_check, workload_new
+from llmb.cli.tables import print_fitted, wide_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ command.add_command(workload_check.command)
 
 
 @command.command("list")
-@click.option("--wide", is_flag=True, help="Show every column, wider than the terminal.")
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_workloads(wide: bool, as_json: bool) -> None:
     """List every workload: family, sizes, parameters, modes, memory of a training step.
@@ -47,7 +48,6 @@ def list_workloads(wide: bool, as_json: bool) -> None:
     llmb workload list
     llmb workload list --wide
     """
-    from llmb.cli.tables import print_fitted
     from llmb.workloads import WORKLOADS
     from llmb.workloads.facts import facts
 
@@ -125,7 +125,7 @@ def print_sizes(found: Mapping[str, Any]) -> None:
 
 
 @command.command("recipes")
-@click.option("--wide", is_flag=True, help="Show every column, wider than the terminal.")
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recipes(wide: bool, as_json: bool) -> None:
     """List published commands for several devices, for llmb run --recipe NAME.
@@ -136,7 +136,6 @@ def recipes(wide: bool, as_json: bool) -> None:
     llmb workload recipes
     llmb run --recipe nanotron-llama2-7b --preset debug
     """
-    from llmb.cli.tables import print_fitted
     from llmb.workloads.recipes import RECIPES
 
     if as_json:

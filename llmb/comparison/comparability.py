@@ -23,12 +23,12 @@ CONSISTENT. More timed steps than 50 are allowed: windows of two lengths are not
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from llmb.records.finding import Verdict, alike
-from llmb.records.provenance import same_computation
+from llmb.records import references
+from llmb.records.finding import RULES_VERSION, Verdict, alike
 from llmb.records.run_record import RunRecord
 
 
@@ -56,141 +56,236 @@ class ConditionDifference:
         return f"{self.item}: {both}" + (f" ({self.reason})" if self.reason else "")
 
 
+@dataclass(frozen=True)
+class ComparedItem:
+    """An item of every comparison, with the effect of a difference."""
+
+    name: str
+    weight: Weight = Weight.NOTED
+    reason: str = ""
+    #: Items that must be alike: the difference says nothing new otherwise. Example: sizes of two
+    #: workloads always differ.
+    within: tuple[str, ...] = ()
+
+
+_MODEL = "tokens of another model are other work"
+_TEXT = "a token after a longer text is more work"
+_FIXED = "the optimizer cannot be changed"
+_RULES = "a change of the rules that breaks comparability raises their version"
+_WORK = ("workload", "mode")
+_REFUSED, _APART, _NOTED = Weight.REFUSED, Weight.NOT_COMPARABLE, Weight.NOTED
+#: Every item, in the order of a report. ``conditions`` has a value for each.
+ITEMS = (
+    ComparedItem("workload", _REFUSED, _MODEL),
+    ComparedItem("mode", _REFUSED, "a step of another mode is other work"),
+    ComparedItem("family", _REFUSED, _MODEL, ("workload",)),
+    ComparedItem(
+        "sizes", _REFUSED, "tokens of a model of another size are other work", ("workload",)
+    ),
+    ComparedItem("optimizer", _REFUSED, _FIXED, _WORK),
+    ComparedItem("clip_grad_norm", _REFUSED, _FIXED, _WORK),
+    ComparedItem("prompt_length", _REFUSED, _TEXT, _WORK),
+    ComparedItem("new_tokens", _REFUSED, _TEXT, _WORK),
+    ComparedItem(
+        "effective_precision",
+        _APART,
+        "figures are grouped by the lowest precision that was seen to compute",
+    ),
+    ComparedItem("rules_version", _APART, _RULES),
+    ComparedItem("class", _APART, "a debug run is comparable with none but its like"),
+    ComparedItem("waivers", _APART, "what a run was let off"),
+    ComparedItem("dynamic", _APART, "sequences of another length are other work for attention"),
+    ComparedItem("declared_precision"),
+    ComparedItem("device"),
+    ComparedItem("processor"),
+    ComparedItem("cores"),
+    ComparedItem("world_size", _NOTED, "figures are of all devices together"),
+    ComparedItem("nodes"),
+    ComparedItem("parallelism"),
+    ComparedItem("plugin"),
+    ComparedItem("plugin_options"),
+    ComparedItem("strict"),
+    ComparedItem("batch_size", _NOTED, "free: the best throughput under any may be reported"),
+    ComparedItem("accumulate"),
+    ComparedItem("mixed_precision"),
+    ComparedItem("executor"),
+    ComparedItem("sac_freq"),
+    ComparedItem("generate_scope"),
+    ComparedItem("tokens"),
+    ComparedItem("prompt"),
+    ComparedItem("weights"),
+    ComparedItem("timed_steps", _NOTED, "windows of two lengths"),
+    ComparedItem("warmup_steps"),
+    ComparedItem("repeats"),
+    ComparedItem("step_clock", _NOTED, "step times of two clocks are not one quantity"),
+    ComparedItem("audit"),
+    ComparedItem("torch"),
+    ComparedItem("drivers"),
+    ComparedItem("python"),
+    ComparedItem("os"),
+    ComparedItem("env"),
+    ComparedItem("llmb_version"),
+    ComparedItem("seed", _NOTED, "other weights and tokens"),
+    ComparedItem("reference_digest", _NOTED, "the computation of another llmb", ("family",)),
+)
+#: Verdict -> the effect on a comparison with any run, and the reason.
+REMARKS = {
+    Verdict.INVALID: (_REFUSED, "a blocking rule failed, so there is no figure to compare"),
+    Verdict.UNVERIFIED: (_NOTED, "UNVERIFIED: a blocking rule could not be observed"),
+    Verdict.FLAGGED: (_NOTED, "FLAGGED: a human should look"),
+}
+SAME_RUN = ComparedItem("run", _APART, "one run twice")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The value of one run for one item.
+
+    Two runs with unequal keys differ with the item's weight. Equal keys and unequal values are
+    noted. Example: the rules "2" and "3" have one key, because the versions differ by new rules
+    alone.
+    """
+
+    #: A text; or a table, of which unequal entries alone are told.
+    value: str | Mapping[str, object]
+    #: None: like no other run, not even a run of an equal value.
+    key: str | None
+    #: Noted even for two runs with the same value. Example: debug.
+    is_remark: bool = False
+
+
+def conditions(record: RunRecord) -> dict[str, Condition]:
+    """Return the condition of ``record`` for each of ``ITEMS``.
+
+    Two conditions can be compared without the records, for example in a page (``llmb.report``).
+    """
+    told: dict[str, Condition] = {}
+    for item, value in _values(record):
+        shown = value if isinstance(value, dict) else _words(value)
+        told[item] = Condition(shown, json.dumps(value, sort_keys=True, default=str))
+    sizes = {name: float(size) for name, size in record.workload.shapes.items() if size is not None}
+    told["sizes"] = Condition(told["sizes"].value, json.dumps(sizes, sort_keys=True))
+    effective, debug = record.precision.effective, record.class_ == "debug"
+    told["effective_precision"] = Condition(effective or "not observed", effective)
+    told["rules_version"] = Condition(record.rules_version, _rules(record.rules_version))
+    told["class"] = Condition(record.class_, record.class_, is_remark=debug)
+    waivers = "; ".join(record.waivers)
+    told["waivers"] = Condition(waivers or "none", None if waivers else "")
+    told["reference_digest"] = Condition(record.reference_digest[:12], _computation(record))
+    return told
+
+
 def differences(base: RunRecord, other: RunRecord) -> tuple[ConditionDifference, ...]:
     """Return all differences and remarks for comparing ``other`` with ``base``, gravest first."""
-    found = [*_work(base, other), *_standing(base, other), *_choices(base, other)]
+    found = [*_of_items(conditions(base), conditions(other)), *_of_verdicts(base, other)]
+    if base.run_id == other.run_id:
+        item = SAME_RUN
+        found.append(
+            ConditionDifference(item.name, base.run_id, other.run_id, item.weight, item.reason)
+        )
     order = list(Weight)
     return tuple(sorted(found, key=lambda difference: order.index(difference.weight)))
 
 
-def _unlike(
-    item: str, base: object, other: object, weight: Weight, reason: str = ""
+def _of_items(
+    base: Mapping[str, Condition], other: Mapping[str, Condition]
 ) -> Iterator[ConditionDifference]:
-    """Yield a difference if the two values differ."""
-    if base != other:
-        yield ConditionDifference(item, _words(base), _words(other), weight, reason)
+    """Yield the differences of two runs' conditions, in the order of ``ITEMS``."""
+    unlike = {name for name, one in base.items() if one.key is None or one.key != other[name].key}
+    for item in ITEMS:
+        a, b = base[item.name], other[item.name]
+        if not unlike.isdisjoint(item.within):
+            continue
+        if item.name in unlike:
+            weight = item.weight
+        elif a.is_remark or (a.value != b.value and item.name != "reference_digest"):
+            weight = Weight.NOTED
+        else:
+            continue
+        one, another = _both(a.value, b.value)
+        yield ConditionDifference(item.name, one, another, weight, item.reason)
 
 
-def _work(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    """Yield differences in the work itself, such as another workload, and INVALID verdicts."""
-    refused = Weight.REFUSED
-    a, b = base.workload, other.workload
-    other_model = "tokens of another model are other work"
-    yield from _unlike("workload", a.name, b.name, refused, other_model)
-    yield from _unlike("mode", a.mode, b.mode, refused, "a step of another mode is other work")
-    if a.name == b.name:
-        yield from _unlike("family", a.family, b.family, refused, other_model)
-        yield from _sizes(base, other)
-    if (a.name, a.mode) == (b.name, b.mode):
-        reason = "the optimizer cannot be changed"
-        yield from _unlike("optimizer", a.optimizer, b.optimizer, refused, reason)
-        yield from _unlike("clip_grad_norm", a.clip_grad_norm, b.clip_grad_norm, refused, reason)
-        c, d = base.config, other.config
-        reason = "a token after a longer text is more work"
-        yield from _unlike("prompt_length", c.prompt_length, d.prompt_length, refused, reason)
-        yield from _unlike("new_tokens", c.new_tokens, d.new_tokens, refused, reason)
-    for record, name in ((base, "base"), (other, "other")):
-        if record.audit.verdict is Verdict.INVALID:
-            mine, theirs = base.audit.verdict.value, other.audit.verdict.value
-            reason = f"{name}: a blocking rule failed, so there is no figure to compare"
-            yield ConditionDifference("verdict", mine, theirs, refused, reason)
+def _of_verdicts(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
+    """Yield a remark for each verdict that forbids or qualifies the comparison."""
+    named = ((base.audit.verdict, "base"), (other.audit.verdict, "other"))
+    mine, theirs = base.audit.verdict.value, other.audit.verdict.value
+    for verdict, (weight, reason) in REMARKS.items():
+        names = [name for own, name in named if own is verdict]
+        if verdict is not Verdict.INVALID:
+            names = names[:1]
+        for name in names:
+            why = f"{name}: {reason}" if verdict is Verdict.INVALID else reason
+            yield ConditionDifference("verdict", mine, theirs, weight, why)
 
 
-def _sizes(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    a, b = base.workload.shapes, other.workload.shapes
-    names = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
-    if names:
-        values = [", ".join(f"{name} {shapes.get(name)}" for name in names) for shapes in (a, b)]
-        reason = "tokens of a model of another size are other work"
-        yield ConditionDifference("sizes", values[0], values[1], Weight.REFUSED, reason)
+def _both(base: str | Mapping[str, object], other: str | Mapping[str, object]) -> tuple[str, str]:
+    """Return both values in words; of two tables the unequal entries alone."""
+    if isinstance(base, str) or isinstance(other, str):
+        return str(base), str(other)
+    names = [name for name in sorted({*base, *other}) if base.get(name) != other.get(name)]
+    a, b = ({name: one[name] for name in names if name in one} for one in (base, other))
+    return _words(a), _words(b)
 
 
-def _standing(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    """Yield differences that keep figures of the same work from being ranked together."""
-    apart = Weight.NOT_COMPARABLE
-    if base.run_id == other.run_id:
-        yield ConditionDifference("run", base.run_id, other.run_id, apart, "one run twice")
-    formats = [record.precision.effective or "not observed" for record in (base, other)]
-    if formats[0] != formats[1] or "not observed" in formats:
-        reason = "figures are grouped by the lowest precision that was seen to compute"
-        yield ConditionDifference("effective_precision", formats[0], formats[1], apart, reason)
-    reason = "a change of the rules that breaks comparability raises their version"
-    one, another = base.rules_version, other.rules_version
-    weight = Weight.NOTED if alike(one, another) else apart
-    yield from _unlike("rules_version", one, another, weight, reason)
-    if "debug" in (base.class_, other.class_):
-        # Two debug runs of the same sizes are the same work, such as before and after a change.
-        weight = Weight.NOTED if base.class_ == other.class_ else apart
-        reason = "a debug run is comparable with none but its like"
-        yield ConditionDifference("class", base.class_, other.class_, weight, reason)
-    if base.waivers or other.waivers:
-        waivers = ["; ".join(record.waivers) or "none" for record in (base, other)]
-        yield ConditionDifference(
-            "waivers", waivers[0], waivers[1], apart, "what a run was let off"
-        )
-    reason = "sequences of another length are other work for attention"
-    yield from _unlike("dynamic", base.config.dynamic, other.config.dynamic, apart, reason)
-    verdicts = (base.audit.verdict, other.audit.verdict)
-    for verdict, reason in _SHORT_OF.items():
-        if verdict in verdicts:
-            values = (verdicts[0].value, verdicts[1].value)
-            yield ConditionDifference("verdict", values[0], values[1], Weight.NOTED, reason)
+def _rules(version: str) -> str:
+    """Return one version for all versions whose figures may be compared with ``version``."""
+    return RULES_VERSION if alike(version, RULES_VERSION) else version
 
 
-_SHORT_OF = {
-    Verdict.UNVERIFIED: "UNVERIFIED: a blocking rule could not be observed",
-    Verdict.FLAGGED: "FLAGGED: a human should look",
-}
+def _computation(record: RunRecord) -> str:
+    """Return the first published reference that computes the same for the record's family."""
+    table, own = references.table(), record.reference_digest
+    family = record.workload.family
+    same = (r.digest for r in table.references if table.reasons(family, r.digest, own) is not None)
+    return next(same, own)
 
 
-def _choices(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    """Yield differences in free settings, hardware, software and timing."""
-    for (item, a, reason), (_, b, _) in zip(_chosen(base), _chosen(other), strict=True):
-        if isinstance(a, dict) and isinstance(b, dict):
-            names = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
-            a, b = ({name: one[name] for name in names if name in one} for one in (a, b))
-        yield from _unlike(item, a, b, Weight.NOTED, reason)
-    if base.workload.family == other.workload.family and not same_computation(base, other):
-        mine, theirs = base.reference_digest[:12], other.reference_digest[:12]
-        reason = f"the {base.workload.family} computation of another llmb"
-        yield ConditionDifference("reference_digest", mine, theirs, Weight.NOTED, reason)
-
-
-def _chosen(record: RunRecord) -> Iterator[tuple[str, object, str]]:
-    """Yield name, value and remark of every free setting."""
-    config, plugin, timing, system = record.config, record.plugin, record.timing, record.system
+def _values(record: RunRecord) -> Iterator[tuple[str, object]]:
+    """Yield name and value of every item whose values are compared as they are."""
+    workload, config, plugin = record.workload, record.config, record.plugin
+    timing, system = record.timing, record.system
     devices = {device.name: device.description for device in system.devices}
-    yield "declared_precision", record.precision.declared, ""
-    yield "device", devices.get(config.device) or config.device, ""
-    yield "processor", system.cpu.model, ""
-    yield "cores", system.cpu.usable_cores, ""
-    yield "world_size", record.topology.world_size, "figures are of all devices together"
-    yield "nodes", record.topology.nodes, ""
-    yield "parallelism", config.parallelism.model_dump(), ""
-    yield "plugin", f"{plugin.distribution} {plugin.version} ({plugin.name})", ""
-    yield "plugin_options", plugin.options, ""
-    yield "strict", plugin.strict, ""
-    yield "batch_size", config.batch_size, "free: the best throughput under any may be reported"
-    yield "accumulate", config.accumulate, ""
-    yield "mixed_precision", config.mixed_precision, ""
-    yield "executor", _executor(record), ""
-    yield "sac_freq", config.sac_freq, ""
-    yield "generate_scope", config.generate_scope, ""
-    yield "tokens", record.workload.tokens, ""
-    yield "prompt", config.prompt_tokens, ""
-    yield "weights", config.weights and config.weights.sha256[:12], ""
-    yield "timed_steps", timing.timed_steps, "windows of two lengths"
-    yield "warmup_steps", timing.warmup_steps, ""
-    yield "repeats", len(timing.repeats), ""
-    yield "step_clock", timing.step_clock, "step times of two clocks are not one quantity"
-    yield "audit", config.audit.value, ""
-    yield "torch", system.torch, ""
-    yield "drivers", system.drivers, ""
-    yield "python", system.python, ""
-    yield "os", system.os, ""
-    yield "env", system.env, ""
-    yield "llmb_version", record.llmb_version, ""
-    yield "seed", config.seed, "other weights and tokens"
+    yield "workload", workload.name
+    yield "mode", workload.mode
+    yield "family", workload.family
+    yield "sizes", {name: size for name, size in workload.shapes.items() if size is not None}
+    yield "optimizer", workload.optimizer
+    yield "clip_grad_norm", workload.clip_grad_norm
+    yield "prompt_length", config.prompt_length
+    yield "new_tokens", config.new_tokens
+    yield "dynamic", config.dynamic
+    yield "declared_precision", record.precision.declared
+    yield "device", devices.get(config.device) or config.device
+    yield "processor", system.cpu.model
+    yield "cores", system.cpu.usable_cores
+    yield "world_size", record.topology.world_size
+    yield "nodes", record.topology.nodes
+    yield "parallelism", config.parallelism.model_dump()
+    yield "plugin", f"{plugin.distribution} {plugin.version} ({plugin.name})"
+    yield "plugin_options", plugin.options
+    yield "strict", plugin.strict
+    yield "batch_size", config.batch_size
+    yield "accumulate", config.accumulate
+    yield "mixed_precision", config.mixed_precision
+    yield "executor", _executor(record)
+    yield "sac_freq", config.sac_freq
+    yield "generate_scope", config.generate_scope
+    yield "tokens", record.workload.tokens
+    yield "prompt", config.prompt_tokens
+    yield "weights", config.weights and config.weights.sha256[:12]
+    yield "timed_steps", timing.timed_steps
+    yield "warmup_steps", timing.warmup_steps
+    yield "repeats", len(timing.repeats)
+    yield "step_clock", timing.step_clock
+    yield "audit", config.audit.value
+    yield "torch", system.torch
+    yield "drivers", system.drivers
+    yield "python", system.python
+    yield "os", system.os
+    yield "env", system.env
+    yield "llmb_version", record.llmb_version
+    yield "seed", config.seed
 
 
 def _executor(record: RunRecord) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from llmb.comparison.comparability import Weight
 from llmb.comparison.compare import Comparison
 from llmb.comparison.figures import Better, Interval, Run
 from llmb.comparison.ratio import Outcome
 from llmb.comparison.requirements import Decision
-from llmb.config import Frozen
+from llmb.config import Frozen, JsonFile
 from llmb.records.finding import Verdict
 from llmb.records.run_record import RunClass
 
@@ -106,10 +106,8 @@ class ComparedRun(RunData):
     requirements: tuple[DecisionData, ...]
 
 
-class CompareReport(Frozen):
+class CompareReport(JsonFile):
     """The output of ``llmb compare --json``."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     schema_: Literal["llmb.compare/1"] = Field(alias="schema", default=SCHEMA)
     base: RunData
@@ -177,18 +175,7 @@ def _comparison(one: Comparison) -> dict[str, object]:
             )
             for ratio in one.ratios
         ),
-        "not_compared": tuple(
-            NotComparedData(name=left.name, reason=left.reason) for left in one.left_out
-        ),
-        "rank_test": None
-        if steps is None
-        else RankTestData(
-            of=steps.of,
-            values=steps.values,
-            independent_values=steps.independent,
-            other_is_faster=steps.other_is_faster,
-            p_value=steps.p_value,
-            p_value_as_independent=steps.p_value_as_independent,
-        ),
+        "not_compared": tuple(NotComparedData(**asdict(left)) for left in one.left_out),
+        "rank_test": None if steps is None else RankTestData(**asdict(steps)),
         "conclusion": tuple(one.conclusion),
     }

@@ -9,7 +9,7 @@ from typing import Literal
 from llmb.comparison.figures import Better, Figure, Interval
 
 #: Largest relative standard error with an interval; a wider interval would hold any ratio.
-_WIDEST = 10.0
+WIDEST = 10.0
 Outcome = Literal["better", "worse", "no difference shown", "no interval"]
 
 
@@ -64,7 +64,7 @@ def _interval(base: Figure, other: Figure, ratio: float) -> Interval | None:
     error = math.hypot(a, b)
     if error == 0.0:
         return ratio, ratio
-    if error > _WIDEST:
+    if error > WIDEST:
         return None
     from scipy import stats
 

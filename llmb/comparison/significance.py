@@ -35,7 +35,7 @@ class RankTest:
     values: tuple[int, int]
     of: str
     #: Number of independent values worth as much as ``values``.
-    independent: tuple[float, float]
+    independent_values: tuple[float, float]
     #: Share of all pairs (a base value, an ``other`` value) with ``other`` shorter; ties: half.
     other_is_faster: float
     #: Two-sided; treats every value as independent.
@@ -46,7 +46,7 @@ class RankTest:
     @property
     def words(self) -> str:
         """The test in two sentences, with both p-values."""
-        worth = " and ".join(f"{count:.3g}" for count in self.independent)
+        worth = " and ".join(f"{count:.3g}" for count in self.independent_values)
         return (
             f"times a token, Mann-Whitney: {self.other_is_faster:.1%} of pairs have the run "
             f"faster, p {_p(self.p_value)}; {self.values[0]} and {self.values[1]} {self.of}, as "
@@ -87,7 +87,7 @@ def rank_test(base: Times, other: Times, of: str) -> RankTest | None:
     return RankTest(
         values=(n, m),
         of=of,
-        independent=worth,
+        independent_values=worth,
         other_is_faster=float(u) / (n * m),
         p_value_as_independent=float(p),
         p_value=float(2 * stats.t.sf(z, max(1.0, sum(worth) - 2))),

@@ -47,19 +47,7 @@ class LlamaConfig(HuggingFaceConfig):
 
     def shape(self, folder: Path) -> LlamaShape:
         """Return the shape of the weights in ``folder``."""
-        shape = LlamaShape(
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads or self.num_attention_heads,
-            sequence_length=self.max_position_embeddings,
-            rms_norm_eps=self.rms_norm_eps,
-            rope_theta=self.rope_base(folder),
-            initializer_range=self.initializer_range,
-            padding_idx=self.pad_token_id,
-        )
+        shape = LlamaShape(**self.sizes(folder))
         uneven = shape.hidden_size % shape.num_attention_heads
         if uneven or self.head_dim not in (None, shape.head_dim):
             raise UsageError(
@@ -68,6 +56,22 @@ class LlamaConfig(HuggingFaceConfig):
                 "are in the llama of llmb"
             )
         return shape
+
+    def sizes(self, folder: Path) -> dict[str, Any]:
+        """Return the sizes of the weights in ``folder``, by their names in a shape."""
+        return {
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
+            "sequence_length": self.max_position_embeddings,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_base(folder),
+            "initializer_range": self.initializer_range,
+            "padding_idx": self.pad_token_id,
+        }
 
     def rope_base(self, folder: Path) -> float:
         """Return the base of the rotary angles; they are not scaled here."""

@@ -33,20 +33,7 @@ class Qwen3Config(LlamaConfig):
     def shape(self, folder: Path) -> Qwen3Shape:
         """Return the shape of the weights in ``folder``."""
         kind = TiedQwen3Shape if self.tie_word_embeddings else Qwen3Shape
-        return kind(
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads or self.num_attention_heads,
-            sequence_length=self.max_position_embeddings,
-            rms_norm_eps=self.rms_norm_eps,
-            rope_theta=self.rope_base(folder),
-            initializer_range=self.initializer_range,
-            padding_idx=self.pad_token_id,
-            head_dim=self.head_dim or Qwen3Shape.head_dim,
-        )
+        return kind(**self.sizes(folder), head_dim=self.head_dim or Qwen3Shape.head_dim)
 
 
 class Qwen3Family(LlamaFamily):

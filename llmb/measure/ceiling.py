@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from llmb import clock
 from llmb.config import Mode, Precision, RunConfig
 from llmb.families import Gemm
 from llmb.formats import NARROW_BITS
-from llmb.measure import clock
 from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.builtin.host import compute_threads
 from llmb.records.ceiling import Ceiling, Direction, GemmCeiling, SquareProduct, SustainedProduct

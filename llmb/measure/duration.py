@@ -7,6 +7,8 @@ backward work again, with the pristine model. The constants were fitted on eleve
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llmb.config import AuditMode, Precision, RunConfig
 from llmb.records import draws
 from llmb.records.run_record import Rates
@@ -64,15 +66,42 @@ def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) ->
 
     ``start_s`` is the start time in seconds of a process with torch on the current host.
     """
+    steps = config.warmup_steps + config.timed_steps + _MORE_STEPS
+    repeat_s = steps * step_s(shape, config, rates) + audit_s(shape, config, rates).total
+    return _STARTS * start_s + _ceilings_s(shape, config, rates) + config.repeats * repeat_s
+
+
+@dataclass(frozen=True)
+class AuditSeconds:
+    """The estimated seconds of the audit of one repeat, by kind of work."""
+
+    #: Passes in the declared format, by worker, honest run and reference together.
+    own: float
+    #: Passes of the reference in the wider format.
+    wide: float
+    #: Weights read, cast and hashed.
+    weights: float
+    #: Replayed steps (rule L1).
+    replay: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole audit."""
+        return self.own + self.wide + self.weights + self.replay
+
+
+def audit_s(shape: Shape, config: RunConfig, rates: Rates) -> AuditSeconds:
+    """Return the estimated seconds of the audit of one repeat; all 0 for ``--audit off``."""
+    if config.audit is AuditMode.OFF:
+        return AuditSeconds(0.0, 0.0, 0.0, 0.0)
     wide = rates.flops_per_second[reference_dtype(config.precision)]
     steps = config.warmup_steps + config.timed_steps + _MORE_STEPS
-    audit_s = _OWN_PASSES[config.audit] * _pass_s(shape, config, rates)
-    audit_s += _WIDE_PASSES[config.audit] * _IN_A_STEP * _flops(shape, config) / wide
-    if config.audit is not AuditMode.OFF:
-        audit_s += parameter_count(shape) * _AUDIT / rates.bytes_per_second
-        audit_s += _replay_s(steps, shape, config, rates)
-    repeat_s = steps * step_s(shape, config, rates) + audit_s
-    return _STARTS * start_s + _ceilings_s(shape, config, rates) + config.repeats * repeat_s
+    return AuditSeconds(
+        own=_OWN_PASSES[config.audit] * _pass_s(shape, config, rates),
+        wide=_WIDE_PASSES[config.audit] * _IN_A_STEP * _flops(shape, config) / wide,
+        weights=parameter_count(shape) * _AUDIT / rates.bytes_per_second,
+        replay=_replay_s(steps, shape, config, rates),
+    )
 
 
 def recomputation_s(
@@ -103,8 +132,16 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
     )
     if why is not None:
         return 0.0
-    every_s = min(steps, draws.MOST_STEPS) * step_s(shape, config, rates)
-    every_s *= config.parallelism.replicas  # one process replays all replicas in turn
+    # One process replays all replicas in turn.
+    return replay_s(steps, config.parallelism.replicas * step_s(shape, config, rates))
+
+
+def replay_s(steps: float, one_s: float) -> float:
+    """Return the seconds for replaying ``steps`` steps of ``one_s`` seconds, averaged over draws.
+
+    Example: 58 steps of 1 s take 58 s, and 80 steps of 10 s take 500 s.
+    """
+    every_s = min(steps, draws.MOST_STEPS) * one_s
     return min(every_s, max(draws.REPLAY_S, _SHARE_REPLAYED * every_s))
 
 

@@ -122,15 +122,23 @@ def bus_accelerators() -> tuple[str, ...]:
     The list does not depend on drivers or torch. A plain VGA adapter may be a server's own.
     Example: ``10de:2330 class 0302``, an NVIDIA H100.
     """
-    found = []
-    for device in sorted(_PCI.glob("*")):
-        vendor, number, kind = (
-            host.read_text(device / name) or "" for name in ("vendor", "device", "class")
-        )
-        if kind.startswith(_MAY_ACCELERATE):
-            bare = [text.removeprefix("0x") for text in (vendor, number, kind[:6])]
-            found.append(f"{bare[0]}:{bare[1]} class {bare[2]}")
-    return tuple(found)
+    return tuple(pci_identity(device) for device in pci_accelerators(_PCI))
+
+
+def pci_accelerators(bus: Path) -> tuple[Path, ...]:
+    """Return the folders of the devices below ``bus`` that may be accelerators, in order."""
+    return tuple(
+        device
+        for device in sorted(bus.glob("*"))
+        if (host.read_text(device / "class") or "").startswith(_MAY_ACCELERATE)
+    )
+
+
+def pci_identity(device: Path) -> str:
+    """Return vendor, device and class of a PCI device. Example: ``10de:2330 class 0302``."""
+    names = ("vendor", "device", "class")
+    bare = [(host.read_text(device / name) or "").removeprefix("0x") for name in names]
+    return f"{bare[0]}:{bare[1]} class {bare[2][:4]}"
 
 
 def _cpu_model() -> str | None:

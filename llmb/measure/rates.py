@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from llmb import clock
 from llmb.families import Gemm
-from llmb.measure import clock
 from llmb.records.run_record import Rates
 
 #: ``_BUDGET_S``: seconds after which no further round of a product's three directions begins.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from llmb.measure import clock, statistics
+from llmb import clock
+from llmb.measure import statistics
 from llmb.plugin.backend import Peak
 from llmb.records.ceiling import Ceilings
 from llmb.records.run_record import (

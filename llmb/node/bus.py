@@ -5,16 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import NoneType
+from typing import get_args
 
+from llmb import clock
 from llmb.config import Parallelism, RankAddress
 from llmb.errors import RunFailedError
-from llmb.measure import clock
 from llmb.parallel.place import free_port
-from llmb.records.node_report import CollectiveRate
-from llmb.supervision import selection
-from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.records.interconnect import CollectiveKind, CollectiveRate
+from llmb.supervision import interconnect, selection
+from llmb.supervision.negotiation import Negotiated
 from llmb.wire.child import Child
-from llmb.wire.messages import Collected, Done, WorkOrder
+from llmb.wire.measurements import Collected, CollectivesOrder
+from llmb.wire.messages import Phase
 
 #: Seconds that a rank waits for another rank.
 RANK_TIMEOUT_S = 60.0
@@ -37,35 +40,30 @@ def time_collectives(
         places, children = [*_places(count, free_port())], []
         for place in places:
             variables = {**negotiated.terms.environment, **_as_torchrun(place)}
-            children.append(Child("llmb.processes.collectives", variables, log))
+            children.append(Child(interconnect.MODULE, variables, log))
             stack.callback(children[-1].end)
         for place, child in zip(places, children, strict=True):
             child.begin()
             child.send(_order(negotiated, place))
         rates: tuple[CollectiveRate, ...] = ()
         for child in children:
-            while (message := child.receive(1.0)) is None:
+            while isinstance(message := child.receive(1.0), (Phase, NoneType)):
                 waiting()
                 if clock.now_ns() > deadline:
                     raise RunFailedError(f"they did not end within {limit_s:.0f} s")
             if not isinstance(message, Collected):
                 raise RunFailedError(f"{child.module} said {message.kind!r} out of turn")
+            if message.trouble:
+                raise RunFailedError(message.trouble)
             rates = message.rates  # every rank reports the rates of the slowest rank
-        for child in children:
-            child.send(Done())
     return rates
 
 
-def _order(negotiated: Negotiated, place: RankAddress) -> WorkOrder:
-    config = selection.at(place, negotiated.offer, for_children(negotiated.config))
+def _order(negotiated: Negotiated, place: RankAddress) -> CollectivesOrder:
+    config = selection.at(place, negotiated.offer, negotiated.config)
     mesh = Parallelism(dp_replicate=place.world_size)
-    return WorkOrder(
-        config=config.model_copy(update={"parallelism": mesh}),
-        evidence_folder="",
-        collect_evidence=False,
-        place=place,
-        rank_timeout_s=RANK_TIMEOUT_S,
-    )
+    ours = config.model_copy(update={"parallelism": mesh})
+    return interconnect.order(negotiated, ours, place, RANK_TIMEOUT_S, get_args(CollectiveKind))
 
 
 def _places(count: int, port: int) -> Iterator[RankAddress]:

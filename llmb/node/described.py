@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from llmb import supervisor
+from llmb import clock, supervisor
 from llmb.config import RunRequest, ShapeName
 from llmb.errors import RunFailedError, UsageError
-from llmb.measure import clock
 from llmb.node import plan
 from llmb.node.bus import time_collectives
 from llmb.projection.hardware_files import Hardware, first_fault
 from llmb.records.ceiling import Ceiling
-from llmb.records.node_report import CollectiveRate
+from llmb.records.interconnect import CollectiveRate
 from llmb.supervision.negotiation import Negotiated
 from llmb.wire.messages import Offer
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from llmb import __version__, supervisor, workloads
-from llmb.config import limit_threads
+from llmb import __version__, clock, supervisor, workloads
+from llmb.config import is_cpu, limit_threads
+from llmb.endings import RunProgress
 from llmb.errors import LlmbError, is_out_of_memory
-from llmb.measure import clock
+from llmb.measure import links
 from llmb.node import judgement
 from llmb.node.bus import RANK_TIMEOUT_S, time_collectives
 from llmb.node.nearest import nearest
@@ -21,8 +22,8 @@ from llmb.node.runs import NodeRun, on_cores
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records.bundle import read_record
 from llmb.records.ceiling import Ceiling
+from llmb.records.interconnect import CollectiveRate, HostLinks
 from llmb.records.node_report import (
-    CollectiveRate,
     DeviceCeiling,
     Nearest,
     NodeReport,
@@ -33,6 +34,7 @@ from llmb.records.node_report import (
 from llmb.records.redact import redact_paths
 from llmb.records.run_record import RunRecord
 from llmb.supervision import doctor
+from llmb.supervision.forecast import Forecast, ForecastPart, of_request
 from llmb.supervision.run_phases import Display
 
 #: Seconds of matrix products per device, by the size of the runs.
@@ -62,13 +64,16 @@ class _NodeExamination:
         self._devices = [*before.devices]
         self._steps: list[NodeStep] = [*before.steps]
         self._collectives: tuple[CollectiveRate, ...] = before.collectives
+        self._links: HostLinks | None = before.links
         self._ddp: Speed | None = before.ddp
         self._record = _first_record(before, plan.folder)
         self._batch_size = before.batch_size
+        self._forecast = _forecast(plan)
 
     def carry_out(self) -> NodeReport:
         # The processes of a device have equally many threads, alone or beside other devices.
         limit_threads(max(1, usable_cores() // len(self._devices)))
+        self._display.foresee(self._forecast)
         self._step("doctor", self._doctor)
         self._step("ceilings", self._ceilings)
         self._step("collectives", self._time_collectives, of_ranks=True)
@@ -88,11 +93,13 @@ class _NodeExamination:
                 "devices": tuple(self._devices),
                 "steps": tuple(self._steps),
                 "collectives": self._collectives,
+                "links": self._links,
                 "ddp": self._ddp,
             }
         ).write(self._plan.folder)
 
     def _take(self, name: StepName, work: Callable[[], _Told], *, of_ranks: bool) -> None:
+        self._forecast.enter((name, 0))
         if of_ranks and len(self._devices) == 1:
             message = "there is one device"
             self._steps.append(
@@ -117,6 +124,7 @@ class _NodeExamination:
     def _doctor(self) -> _Told:
         self._display.phase("looking at llmb, torch and plugins")
         found = doctor.examine()
+        self._links = links.describe()
         faults = [found.torch.error] if found.torch.error else []
         if found.llmb.reference_changed:
             faults.append(f"changed in the reference: {', '.join(found.llmb.reference_changed)}")
@@ -165,6 +173,7 @@ class _NodeExamination:
                 notes.append(f"{name} was not run alone: the {self._plan.seconds:.0f} s would end")
                 continue
             began_ns = clock.now_ns()
+            self._forecast.enter(("alone", seat.device.index))
             try:
                 self._display.phase(f"{name} alone")
                 self._note(seat, alone=self._run_alone(seat))
@@ -270,6 +279,7 @@ class _NodeExamination:
             steps=tuple(self._steps),
             devices=tuple(devices),
             collectives=self._collectives,
+            links=self._links,
             ddp=self._ddp,
             ddp_efficiency=share,
             outliers=outliers,
@@ -283,6 +293,29 @@ class _NodeExamination:
         if self._record is None or not alone:
             return None
         return nearest(self._plan.submissions, self._record, median(alone))
+
+
+def _forecast(plan: NodePlan) -> Forecast:
+    """Return the foreseen steps; a run counts as long as a forecast of ``llmb run`` says."""
+    run = of_request(plan.request, workloads.of(plan.request), RunProgress())
+    count, run_s = len(plan.seats), run.left_s()
+    done = {step.name for step in plan.progress.steps}
+    seconds = {
+        "doctor": 5 * run.start_s,
+        "ceilings": count * 4 * run.start_s,
+        "collectives": 4 * run.start_s,
+        "together": count * run_s if is_cpu(plan.config.device) else run_s,
+        "ddp": count * run_s if is_cpu(plan.config.device) else run_s,
+    }
+    if count == 1:
+        done |= {"collectives", "together", "ddp"}
+    stages = {(name, 0): s for name, s in seconds.items() if name not in done}
+    if "alone" not in done:
+        stages |= {("alone", seat.device.index): run_s for seat in plan.seats}
+    order = ("doctor", "ceilings", "collectives", "alone", "together", "ddp")
+    coming = sorted(stages, key=lambda stage: (order.index(stage[0]), stage[1]))
+    parts = [ForecastPart(stage, stages[stage]) for stage in coming]
+    return Forecast(parts, 0.0, None, run.start_s)
 
 
 def _first_record(progress: NodeProgress, folder: Path) -> RunRecord | None:

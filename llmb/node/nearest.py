@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from llmb.records.finding import Verdict
 from llmb.records.node_report import Nearest
 from llmb.records.run_record import RunRecord
-from llmb.report.bundles import Entry
-from llmb.report.runs import run_of
+from llmb.submission.bundles import Entry
 
 
 def nearest(
@@ -20,11 +19,11 @@ def nearest(
     ``tokens_per_second`` is the rate of one device of the node. Debug and INVALID runs do not
     count.
     """
-    hardware = run_of(record).hardware
+    hardware = record.hardware
     same = [
         entry
         for entry in entries
-        if entry.run.hardware == hardware
+        if entry.record.hardware == hardware
         and not entry.run.is_debug
         and entry.record.audit.verdict is not Verdict.INVALID
     ]

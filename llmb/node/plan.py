@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb import workloads
-from llmb.config import Parallelism, RunConfig, RunRequest
+from llmb.config import Parallelism, RunConfig, RunRequest, is_cpu
 from llmb.errors import NotEnoughMemoryError, UsageError
 from llmb.node import judgement
 from llmb.node.progress import NodeProgress
@@ -15,9 +15,8 @@ from llmb.node.runs import cores_of
 from llmb.parallel import checks
 from llmb.records.node_report import Limits, NodeDevice
 from llmb.records.system import Device
-from llmb.report.bundles import Entry
+from llmb.submission.bundles import Entry
 from llmb.supervision import memory
-from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, choose, negotiate
 from llmb.wire.messages import Offer
 

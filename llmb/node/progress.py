@@ -6,25 +6,24 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from llmb import __version__
-from llmb.config import Frozen
+from llmb.config import JsonFile
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import members, strict_json
 from llmb.records.bundle import parse_model
 from llmb.records.canonical import pretty_bytes
-from llmb.records.node_report import CollectiveRate, NodeDevice, NodeStep, Speed
+from llmb.records.interconnect import CollectiveRate, HostLinks
+from llmb.records.node_report import NodeDevice, NodeStep, Speed
 
 #: Name of the file in the folder of an examination.
 PROGRESS = "progress.json"
 SCHEMA: Literal["llmb.node-progress/1"] = "llmb.node-progress/1"
 
 
-class NodeProgress(Frozen):
+class NodeProgress(JsonFile):
     """The options of an examination, and its finished steps."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.node-progress/1"] = Field(alias="schema", default=SCHEMA)
     llmb_version: str = __version__
@@ -38,6 +37,7 @@ class NodeProgress(Frozen):
     devices: tuple[NodeDevice, ...]
     steps: tuple[NodeStep, ...] = ()
     collectives: tuple[CollectiveRate, ...] = ()
+    links: HostLinks | None = None
     ddp: Speed | None = None
 
     def write(self, folder: Path) -> None:

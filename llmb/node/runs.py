@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from llmb import clock
 from llmb.errors import BundleRefusedError, RunFailedError
-from llmb.measure import clock
 from llmb.records.bundle import read_record
 from llmb.records.run_record import RunRecord
 
@@ -65,10 +65,14 @@ class NodeRun:
         self._folder = folder
         #: Records of runs from before an interruption.
         self._earlier = {*folder.glob(_RECORDS)}
-        command = [sys.executable, "-m", "llmb", "run", *arguments, f"--output-dir={folder}"]
+        command = [sys.executable, "-m", "llmb", "--isolated", "run", *arguments]
+        command += [f"--output-dir={folder}", "--quiet"]
         with (folder / _LOG).open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--quiet"], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*command, f"--output-dir={folder}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def __enter__(self) -> NodeRun:

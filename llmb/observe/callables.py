@@ -31,6 +31,10 @@ _WATCHED = frozenset(
 _OWN = "llmb"
 #: torch itself adds properties to ``CacheInfo`` as kinds of compiled artifacts become known.
 _FILLED_IN = ("torch.compiler._cache.CacheInfo",)
+#: torch.set_default_dtype points this old alias to another of torch's own storage classes.
+_ALIAS = "torch", "Storage"
+#: The classes, by default dtype.
+_STORED_AS = ("FloatStorage", "DoubleStorage", "HalfStorage", "BFloat16Storage")
 _CACHED = type(functools.lru_cache(lambda: None))
 _METHODS = (staticmethod, classmethod, property)
 #: Identity of an object, like ``id`` but without an audit event, which takes 20 times as long.
@@ -163,6 +167,8 @@ class Callables:
                 other = others.get(last)
                 if other is face:
                     continue
+                if (owner, last) == _ALIAS and other and self._is_storage_of_torch(other[0]):
+                    continue
                 if held if other is None else not _same(face, other):
                     found.add(f"{owner}.{last}")
             added = others.keys() - faces.keys()
@@ -171,10 +177,23 @@ class Callables:
 
     def value(self, name: str) -> object:
         """Return the value of ``name`` in the snapshot; None if the name was absent."""
+        face = self._face_of(name)
+        return self._modules.get(name) if face is None else face[0]
+
+    def holds(self, name: str, value: object, code: object) -> bool:
+        """Tell whether ``name`` had this value, made of this ``code``, in the snapshot.
+
+        ``code`` is None for a value without Python code of its own.
+        """
+        face = self._face_of(name)
+        if face is None or face[0] is not value:
+            return False
+        return code is None or _is_among(code, face)
+
+    def _face_of(self, name: str) -> _Face | None:
         owner, _, last = name.rpartition(".")
         room = self._rooms.get(owner)
-        face = room.faces.get(last) if room else None
-        return self._modules.get(name) if face is None else face[0]
+        return room.faces.get(last) if room else None
 
     def written_elsewhere(
         self, is_at_home: Callable[[str], bool], earlier: Callables | None = None
@@ -208,6 +227,11 @@ class Callables:
 
     def __len__(self) -> int:
         return sum(len(room.faces) for room in self._rooms.values())
+
+    def _is_storage_of_torch(self, value: object) -> bool:
+        """Tell whether ``value`` is a storage class that torch had at the time of the snapshot."""
+        faces = self._rooms[_ALIAS[0]].faces
+        return any(value is faces[name][0] for name in _STORED_AS if name in faces)
 
     def _holds(self, owner: str) -> bool:
         return owner in self._modules or owner in self._behind
@@ -421,6 +445,10 @@ def _face(value: Any, known: _Face | None = None) -> _Face:
 
 def _plain(value: object, known: _Face | None) -> _Face:
     return known if known is not None and len(known) == 1 and known[0] is value else (value,)
+
+
+def _is_among(part: object, face: _Face) -> bool:
+    return any(part is each for each in face)
 
 
 def _is_code(part: object) -> bool:

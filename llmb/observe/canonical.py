@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.errors import UsageError
-from llmb.observe.shards import is_elsewhere, whole, write
+from llmb.parallel.shards import is_elsewhere, whole, write
 from llmb.plugin import ParameterView
 
 #: Shares a rank's value of a stored parameter with all ranks; None if the rank has no value. The

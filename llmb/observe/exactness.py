@@ -11,11 +11,11 @@ import gc
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from operator import is_
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from llmb.observe.callables import functions
 from llmb.observe.executed_code import compiled
 from llmb.observe.optimizer import hooks_of
 from llmb.observe.origins import CodeOrigin, Origins
+from llmb.observe.pause_path import Changed, comparison, kernels
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
 
@@ -57,6 +58,11 @@ _UNKNOWN = CodeOrigin("unknown", None, "")
 _EVERYBODYS = {*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer}
 
 
+#: Takes the full name, value and code of a replacement.
+_Stands = Callable[[str, object, object], bool]
+_IN_PAUSE = "what the pause of a step calls"
+
+
 @dataclass(slots=True)
 class _Met:
     """An unexpected object: the first step with the object, and the number of looks."""
@@ -76,14 +82,30 @@ class Exactness:
     """
 
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
-    __slots__ = ("_optimizer", "_parameters", "_seen", "_signals", "_steps", "_there")
+    __slots__ = (
+        *("_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_seen"),
+        *("_signals", "_standing", "_steps", "_there", "compare", "see"),
+    )
 
-    def __init__(self) -> None:
-        """Record the callbacks that Python and torch call by themselves already."""
+    def __init__(self, modules: Collection[ModuleType] = (), *, ranks: bool = False) -> None:
+        """Record the callbacks that Python and torch call by themselves already.
+
+        ``modules`` of llmb take part in each pause, besides those that ``comparison`` knows;
+        ``ranks``: the process is one of several ranks.
+        """
         self._signals = sorted(signal.valid_signals())
         #: References are held, to prevent reuse of an ``id``.
         self._there = [value for _, value in self._called_by_themselves()]
         self._steps = {kind: kind.step for kind in (AdamW, SGD)}
+        #: Methods as they are before any code of the plugin: a method that a plugin puts into the
+        #: class later is not called.
+        self.see = self.look
+        self._other_kernels = kernels()
+        #: Step, functions in the place of functions that the pause calls, and other kernels.
+        self._in_pauses: list[tuple[int, list[Changed], list[tuple[str, str]]]] = []
+        self.compare = self._comparing(comparison(modules, ranks=ranks))
+        #: Kernels that stand at the end: the comparison of all kernels reports them.
+        self._standing: list[tuple[str, str]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._optimizer: Optimizer | None = None
         self._seen: dict[tuple[str, int], _Met] = {}
@@ -107,6 +129,25 @@ class Exactness:
         for what, value in self._called_by_themselves():
             if not any(value is known for known in self._there):
                 self._note(what, value, step)
+
+    def _comparing(self, replaced: Callable[[], list[Changed]]) -> Callable[[int], None]:
+        """Return a function that compares all that the pause of a step calls.
+
+        The function takes the number of the step, and calls no method: a plugin could replace the
+        method, or exchange the code. Call the function before any other function of a pause.
+        """
+        in_pauses, other_kernels = self._in_pauses, self._other_kernels
+
+        def compare(step: int) -> None:
+            changed, tables = replaced(), other_kernels()
+            if changed or tables:
+                in_pauses.append((step, changed, tables))
+
+        return compare
+
+    def close(self) -> None:
+        """Note the kernels that stand at the end of the stream, just when all are compared."""
+        self._standing = self._other_kernels(every=True)
 
     def _look_at(self, optimizer: Optimizer, step: int) -> None:
         for parameter in self._parameters:
@@ -145,6 +186,9 @@ class Exactness:
             if type(group) is not dict:
                 self._note("parameter group", type(group), step)
                 return
+            # The ledger sets the rate: the end of the value before would call its finalizer.
+            if type(group["lr"]) is not float:
+                self._note("learning rate", type(group["lr"]), step)
             if type(group["params"]) is not list:
                 self._note("list of parameters", type(group["params"]), step)
                 return
@@ -179,12 +223,26 @@ class Exactness:
             self._seen[key] = _Met(what, value, step)
         self._seen[key].looks += 1
 
-    def strangers(self, module: str, distribution: str) -> tuple[Stranger, ...]:
-        """Return unexpected objects; ``module`` and ``distribution`` name the plugin."""
-        if not self._seen:
-            return ()
+    def strangers(self, module: str, distribution: str, stands: _Stands) -> tuple[Stranger, ...]:
+        """Return unexpected objects; ``module`` and ``distribution`` name the plugin.
+
+        ``stands`` tells whether the comparison of all callables found a replacement at the end
+        (``NamespaceWatch.stands``). A library's replacement that stands is left to that comparison.
+        Example: the import of IPEX replaces ``torch.Tensor.numpy``. A plugin's own replacement of a
+        function that a pause calls is returned, even if the plugin declares the replacement.
+        """
         origins = Origins(module, distribution)
-        found = []
+        judged = dict[tuple[str, int, int], bool]()  # by identity: a value may have no hash
+        for step, changed, _ in self._in_pauses:
+            for name, value, code in changed:
+                key = name, id(value), id(code)
+                if key not in judged:
+                    is_a_librarys = owner_of(value, origins).origin == "library"
+                    judged[key] = is_a_librarys and stands(name, value, code)
+                if not judged[key]:
+                    self._note(_IN_PAUSE, value, step)
+        found = self._strange_kernels()
+        self._in_pauses.clear()
         for seen in self._seen.values():
             place = owner_of(seen.value, origins)
             found.append(
@@ -198,6 +256,26 @@ class Exactness:
                 )
             )
         return tuple(found)
+
+    def _strange_kernels(self) -> list[Stranger]:
+        """Return the operators of a pause with kernels that were taken back before the end."""
+        standing = self._other_kernels(every=True) if self._standing is None else self._standing
+        met = dict[str, _Met]()
+        for step, _, kernels_then in self._in_pauses:
+            for operator, table in kernels_then:
+                if (operator, table) not in standing:
+                    met.setdefault(operator, _Met(_IN_PAUSE, table, step)).looks += 1
+        return [
+            Stranger(
+                what=one.what,
+                type=f"kernel of {operator}",
+                origin="unknown",
+                distribution=None,
+                first_step=one.step,
+                looks=one.looks,
+            )
+            for operator, one in met.items()
+        ]
 
 
 def _named(value: object) -> str:

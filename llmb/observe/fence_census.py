@@ -18,7 +18,7 @@ from types import FrameType
 
 import psutil
 
-from llmb.measure import clock
+from llmb import clock
 from llmb.observe.callables import file_of
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.records.evidence import ThreadSeen

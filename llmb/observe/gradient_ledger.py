@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from llmb.observe import shards
+from llmb.observe import shard_places
 from llmb.observe.ledger import StepLedger
 from llmb.observe.places import SampledIndices, choose_each
+from llmb.parallel.shards import is_elsewhere
 from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment
 from llmb.records.places import ELEMENTS, fewer
 
@@ -45,10 +46,10 @@ class GradientLedger(StepLedger):
             (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
         ]
         self._shapes = [p.shape for _, p in self._parameters]
-        #: ``shards.range_of`` by parameter number and placements. A gradient may have placements
-        #: unlike the parameter's: torch keeps the gradient of a sliced embedding full.
+        #: ``shard_places.range_of`` by parameter number and placements. A gradient may have
+        #: placements unlike the parameter's: torch keeps the gradient of a sliced embedding full.
         self._ranges: dict[tuple[int, object], range | None] = {}
-        here = [p for _, p in self._parameters if not shards.is_elsewhere(p)]
+        here = [p for _, p in self._parameters if not is_elsewhere(p)]
         device = here[0].device if here else torch.device("cpu")
         kinds = {p.dtype for _, p in self._parameters}
         zeros = {kind: torch.zeros(ELEMENTS, dtype=kind, device=device) for kind in kinds}
@@ -134,8 +135,8 @@ class GradientLedger(StepLedger):
             return (where.read(value),)
         how = number, getattr(value, "placements", None)
         if how not in self._ranges:
-            self._ranges[how] = shards.range_of(value)
+            self._ranges[how] = shard_places.range_of(value)
         shown = self._ranges[how]
         if shown is None:
-            return (shards.read(where, value),)
-        return shards.read_range(where, value, shown, self._zeros[number])
+            return (shard_places.read(where, value),)
+        return shard_places.read_range(where, value, shown, self._zeros[number])

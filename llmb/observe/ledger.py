@@ -8,13 +8,13 @@ change the elements later.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from llmb.observe.host_bytes import sha256_of
 from llmb.records.audited import LedgerEvidence
 
 
@@ -57,7 +57,7 @@ class StepLedger(ABC):
         The call waits for the copy to the host: the device finished the previous step long ago.
         """
         self._land()
-        return hashlib.sha256(self._rows[-1].numpy().tobytes()).hexdigest() if self._rows else ""
+        return sha256_of(self._rows[-1]) if self._rows else ""
 
     def rows(self) -> Tensor:
         """Return all rows, ``[steps, elements]``, float32 on the host."""

@@ -101,15 +101,26 @@ class NamespaceWatch:
         """Take the second snapshot: changes found now are judged, even if undone later."""
         self._after = Callables(self._before[0]), Kernels()
 
+    def _closed(self) -> tuple[Callables, Kernels]:
+        if self._after is None:
+            self.close()
+        assert self._after is not None
+        return self._after
+
+    def stands(self, name: str, value: object, code: object) -> bool:
+        """Tell whether ``name`` had another value before, and ``value`` with ``code`` at the end.
+
+        ``evidence`` reports such a change. ``code`` is None for a value without Python code.
+        """
+        before, after = self._before[0], self._closed()[0]
+        return before.value(name) is not value and after.holds(name, value, code)
+
     def evidence(self, module: str, distribution: str) -> NamespaceEvidence:
         """Return all changes until ``close`` was called, or until now.
 
         ``module`` and ``distribution`` name the plugin, such as ``vendor_x`` and ``vendor-x``.
         """
-        if self._after is None:
-            self.close()
-        assert self._after is not None
-        (before, kernels), (after, kernels_after) = self._before, self._after
+        (before, kernels), (after, kernels_after) = self._before, self._closed()
         origins = Origins(module, distribution)
         changes = kernels.changes(kernels_after)
         replaced = {r.name: r for r in _replaced(before, after, origins)}

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from llmb.observe.canonical import Canonical
-from llmb.observe.shards import whole
+from llmb.parallel.shards import whole
 from llmb.records.audited import GRADIENT, INPUT, OUTPUT, OnePart, PartSeen
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from llmb.observe.callables import no_collection
-from llmb.observe.shards import is_elsewhere
+from llmb.parallel.shards import is_elsewhere
 from llmb.records.evidence import OptimizerEvidence, ParameterGroup
 
 

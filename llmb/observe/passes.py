@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from llmb.observe import probes
-from llmb.observe.shards import whole
 from llmb.observe.sketch import SIDE, sketch
+from llmb.parallel.shards import whole
 from llmb.reference.data import Batch
 from llmb.reference.elements import Format
 from llmb.reference.formats import emulate
@@ -113,7 +113,7 @@ class Samples:
         for name, size in sizes.items():
             self._first[name] = (total, total + size)
             total += size
-        self.values = torch.zeros(len(where))
+        self.values = torch.zeros(len(where), dtype=torch.float32)
 
     def add(self, parameter: str, gradient: Tensor) -> None:
         """Take the requested elements of ``gradient``."""
@@ -172,8 +172,11 @@ def plain_pass(
     copies: int = 1,
     finish: Callable[[], None] | None = None,
     watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
+    masks: int | None = None,
 ) -> float:
-    """Run the reference model once on ``batch``, without dropout, and return the loss.
+    """Run the reference model once on ``batch``, and return the loss.
+
+    Dropout is off, or on with masks drawn from the seed ``masks``.
 
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
     besides the weights, memory holds the gradients of about a layer. With ``finish``, which waits
@@ -188,7 +191,9 @@ def plain_pass(
         replace_parameter(model, name, weights(name).to(device=device, dtype=numerics.dtype))
     if numerics.emulated is not None:
         model = emulate(model, numerics.emulated)
-    model.eval()
+    model.train(masks is not None)
+    if masks is not None:
+        torch.manual_seed(masks)
     takers = {name: _taker(name, collect, copies) for name, _ in model.named_parameters()}
     if finish is None:
         for name, parameter in model.named_parameters():

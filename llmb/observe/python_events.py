@@ -87,6 +87,23 @@ _PACKAGES = ("site-packages", "dist-packages")
 #: The only modules of Python that read frames on behalf of a caller. Counterexamples: a logger
 #: reads the frame of its direct caller, and a named tuple reads the name of the defining module.
 _LOOKING = tuple(f"{os.sep}{name}.py" for name in ("inspect", "traceback"))
+#: Functions of Python that read a frame and keep the frame to themselves: for the name of a module,
+#: for a line of a log. All others may give their caller the frame. Examples:
+#: ``logging.currentframe``, ``bdb.Bdb.get_stack``.
+_NAMING = frozenset(
+    {
+        *(
+            "namedtuple",
+            "findCaller",
+            "formatException",
+            "_caller",
+            "_create_",
+            "warn",
+            "make_dataclass",
+        ),
+        *("_next_external_frame", "_text_encoding", "_make_nmtuple", "NewType", "TypeVar"),
+    }
+)
 
 
 @dataclass
@@ -275,10 +292,16 @@ def _judged(frame: FrameType | None, whose: dict[str, int], looks: bool) -> Fram
         kind = _known(file, whose)
         if kind == _KEPT:
             return frame
-        if kind == _OTHER or (looks and file[:1] != "<" and not file.endswith(_LOOKING)):
+        if kind == _OTHER or (looks and _keeps(frame.f_code)):
             return None
         frame = frame.f_back
     return None
+
+
+def _keeps(code: CodeType) -> bool:
+    """Tell whether a function of Python that read a frame keeps the frame to itself."""
+    file = code.co_filename
+    return file[:1] != "<" and not file.endswith(_LOOKING) and code.co_name in _NAMING
 
 
 def _is_pythons(frame: FrameType | None, whose: dict[str, int]) -> bool:

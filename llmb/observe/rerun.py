@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import torch
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from llmb import workloads
@@ -21,7 +21,6 @@ from llmb.observe import probes
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import (
     LIVE,
-    STEP,
     Numerics,
     Samples,
     Sketches,
@@ -34,7 +33,18 @@ from llmb.observe.sketch import side_for
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile, checked_bytes
 from llmb.observe.wide_products import as_computed
-from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, WIDE_LOSS, RerunOrder
+from llmb.records.audited import (
+    LEDGER_VALUES,
+    LIVE_WEIGHTS,
+    STEP_VALUES,
+    WHERE,
+    WIDE_LOSS,
+    RerunOrder,
+    judged_pass,
+    judged_weights,
+    weights_of,
+)
+from llmb.records.seeds import derive
 from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 
@@ -57,6 +67,9 @@ class RerunInputs:
     evidence: Path
     #: File name -> sha256, for every file that may be read.
     digests: Mapping[str, str]
+    #: The judged steps (rule G1); ``every_step``: rule L1 has their sampled elements.
+    judged: tuple[int, ...] = ()
+    every_step: bool = False
 
     def read(self, name: str) -> bytes:
         """Return the evidence ``name``.
@@ -77,6 +90,8 @@ def inputs_for(order: RerunOrder) -> RerunInputs:
         Path(order.scratch_folder),
         Path(order.evidence_folder),
         order.digests,
+        order.judged,
+        order.every_step,
     )
 
 
@@ -114,21 +129,18 @@ class Rerun:
             name: self._stack.enter_context(
                 WeightsFile(inputs.scratch / name, inputs.digests[name], shared=shared)
             )
-            for name in (LIVE_WEIGHTS, STEP_WEIGHTS)
+            for name in weights_of(inputs.judged)
             if name in inputs.digests
         }
+        #: Pass -> file, of the passes with other weights than the last.
+        self._of_pass = {judged_pass(step): judged_weights(step) for step in inputs.judged}
         self.sizes = {name: p.numel() for name, p in bare(shape).named_parameters()}
 
     def __enter__(self) -> Rerun:
         """Return the opened passes."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the weights."""
         self._stack.close()
 
@@ -164,27 +176,63 @@ class Rerun:
         )
         if self.keeper is not None:
             self.keeper.gradient(name, collect.kept)
-        collect.loss(torch.tensor(loss))
+        collect.loss(torch.tensor(loss, dtype=torch.float32))
         return collect.tensors
 
-    def samples(self, where: Tensor, numerics: Numerics) -> Tensor:
-        """Return the elements ``where`` of the gradients of the audited step."""
+    def places(self, passes: Collection[str]) -> dict[str, Tensor]:
+        """Return the sampled gradient elements of those ``passes`` that have no sketches.
+
+        Maps judged steps, such as ``step-7``, to indices of elements that the worker showed, int64.
+
+        Raises:
+            RunFailedError: a file differs from the file that the worker wrote.
+        """
+        judged = [step for step in self.inputs.judged if judged_pass(step) in passes]
+        if not judged:
+            return {}
+        if self.inputs.every_step:
+            rows = load(self.inputs.read(LEDGER_VALUES))[WHERE]
+            return {judged_pass(step): rows[step].long() for step in judged}
+        values = load(self.inputs.read(STEP_VALUES))
+        return {judged_pass(step): values[f"{step}/where"].long() for step in judged}
+
+    def samples(
+        self, where: Tensor, numerics: Numerics, name: str, masks: int | None = None
+    ) -> Tensor:
+        """Return the elements ``where`` of the gradients of pass ``name``, float32.
+
+        With a seed of ``masks``, dropout is on.
+        """
         batch = self._config.global_batch_size
         return self._in_parts(
-            STEP,
+            name,
             batch,
             lambda: Samples(where, self.sizes),
-            lambda collect, parts: self._run(STEP, numerics, batch, collect, parts),
+            lambda collect, parts: self._run(name, numerics, batch, collect, parts, masks),
         )[0].values
 
+    def dropped(self, name: str, where: Tensor, count: int, device: str) -> Tensor:
+        """Return ``[count, elements]``: the elements ``where`` of pass ``name`` with dropout.
+
+        Each row has masks of its own. In mixed precision the step runs under autocast, as the
+        worker's does.
+        """
+        numerics = how(self._config.precision, device)
+        narrow = autocast_of(self._config.precision, device)
+        if narrow is not None:
+            numerics = replace(numerics, dtype=torch.float32, wide_loss=True, autocast=narrow)
+        seeds = [derive(self.inputs.seed, "masks", name, n) for n in range(count)]
+        return torch.stack([self.samples(where, numerics, name, seed) for seed in seeds])
+
     def with_wide_loss(
-        self, whose: str, passes: Mapping[str, int], where: Tensor | None, device: str
+        self, whose: str, passes: Mapping[str, int], places: Mapping[str, Tensor], device: str
     ) -> dict[str, Tensor]:
         """Return sketches of more passes, with the loss in float32.
 
         ``passes`` maps a pass name to the number of sequences. Keys begin with ``<whose> with its
-        loss in float32/``; the elements ``where`` of ``step`` are added. In mixed precision all
-        passes run under autocast. Empty for a run in float32, because the loss is float32 anyway.
+        loss in float32/``; the passes of ``places`` have samples in place of sketches. In mixed
+        precision all passes run under autocast. Empty for a run in float32, because the loss is
+        float32 anyway.
         """
         numerics = replace(how(self._config.precision, device), wide_loss=True)
         if numerics.dtype.itemsize > torch.float16.itemsize:
@@ -195,8 +243,8 @@ class Rerun:
         found: dict[str, Tensor] = {}
         for name, batch in passes.items():
             found |= self.sketches(name, numerics, batch)
-        if where is not None:
-            found[STEP] = self.samples(where, numerics)
+        for name, where in places.items():
+            found[name] = self.samples(where, numerics, name)
         return {f"{whose}{WIDE_LOSS}/{key}": value for key, value in found.items()}
 
     def _in_parts(
@@ -213,10 +261,16 @@ class Rerun:
         return in_more_parts(once, config, batch, 1 if name in probes.PROBES else own)
 
     def _run(
-        self, name: str, numerics: Numerics, batch: int, collect: Sketches | Samples, parts: int
+        self,
+        name: str,
+        numerics: Numerics,
+        batch: int,
+        collect: Sketches | Samples,
+        parts: int,
+        masks: int | None = None,
     ) -> float:
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
-        file = self._files[STEP_WEIGHTS if name == STEP else LIVE_WEIGHTS]
+        file = self._files[self._of_pass.get(name, LIVE_WEIGHTS)]
         edits = (
             probes.edits(name, self._shape, self._config.precision.dtype)
             if name in probes.PROBES
@@ -244,6 +298,7 @@ class Rerun:
                 copies=copies,
                 finish=self._finish,
                 watch=self._watch(name, whole),
+                masks=masks,
             )
 
     def _watch(

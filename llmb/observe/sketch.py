@@ -38,7 +38,8 @@ def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
     """
     value = value.detach()
     if value.numel() <= side * side:
-        return value.contiguous().to("cpu").float().flatten()
+        # A copy, for the plugin may write into a gradient's memory later.
+        return value.contiguous().to("cpu", torch.float32, copy=True).flatten()
     if value.dim() < 2:
         value = F.pad(value, (0, -value.numel() % side)).view(-1, side)
     rows = value.reshape(value.shape[0], -1)

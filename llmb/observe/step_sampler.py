@@ -1,4 +1,4 @@
-"""Sample an audited step between the gradients and the optimizer step.
+"""Sample an audited or judged step between the gradients and the optimizer step.
 
 An audit request arrives, or does not arrive, in the pause of every step; until then an audited step
 is like any other step. Only copies are enqueued here: nothing waits for the device before the next
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from llmb.observe.host_bytes import sha256_of
 from llmb.observe.places import GRADIENTS, STATES, VECTOR, SampledIndices, choose
-from llmb.observe.shards import is_elsewhere, local, nothing_of, read_places
+from llmb.observe.shard_places import read_places
+from llmb.parallel.shards import is_elsewhere, local, nothing_of
 from llmb.records.audited import AuditedStep, Segment
 from llmb.records.places import fewer
 from llmb.reference.train_loop import Step
@@ -40,11 +42,17 @@ class _Seen:
     #: AdamW's step counter, on any device; None in the very first step.
     counter: Tensor | None
     without_gradient: tuple[str, ...]
+    #: The weights of the step are written to a file, so the gradients are compared.
+    is_judged: bool
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 def _alone(tensor: Tensor) -> Tensor:
     return tensor
+
+
+def _nothing() -> None:
+    return None
 
 
 class _Glance:
@@ -70,7 +78,7 @@ class _Glance:
 
 
 class StepSampler:
-    """Samples audited steps: some elements per tensor, and all weights of the latest audited step.
+    """Samples audited and judged steps: some elements of each parameter.
 
     Where the gradients of every step are compared (rule L1), only the optimizer is sampled.
     """
@@ -78,18 +86,18 @@ class StepSampler:
     # Slots: no method can be replaced on the object; rule N1 sees a replacement on the class.
     __slots__ = (
         "_apart",
-        "_copy",
+        "_compares",
         "_draw",
         "_ended",
         "_glanced",
         "_gradients",
-        "_keeps",
         "_lazy",
         "_open",
         "_optimizer",
         "_own",
         "_parameters",
         "_seen",
+        "_settle",
         "_states",
         "_total",
     )
@@ -101,17 +109,19 @@ class StepSampler:
         *,
         lazy: bool = False,
         total: Callable[[Tensor], Tensor] = _alone,
-        copies: bool = True,
+        settle: Callable[[], object] | None = None,
+        gradients: bool = True,
     ) -> None:
-        """Prepare to sample; with ``copies``, allocate memory for a copy of the weights.
+        """Prepare to sample.
 
-        Every worker of a run with ``copies`` allocates the memory: no worker can tell from memory
-        use whether an audit will come. Without ``copies``, gradients are sampled neither in audited
-        steps nor in the pauses. ``lazy``: the device compiles the operations of a step, and the
-        operations may not depend on a random draw. ``total`` sums the samples over all ranks, for
-        sharded parameters.
+        Without ``gradients``, gradients are sampled neither in audited steps nor in the pauses.
+        ``lazy``: the device compiles the operations of a step, and the operations may not depend on
+        a random draw. ``total`` sums the samples over all ranks, for sharded parameters.
+        ``settle`` ends the program of a lazy device, before and after a sample: of an audited step
+        in the warm-up and of a judged step the device then compiles the same programs.
         """
-        self._lazy, self._total, self._keeps = lazy, total, copies
+        self._lazy, self._total, self._compares = lazy, total, gradients
+        self._settle = settle or _nothing
         self._parameters = list(model.named_parameters())
         #: Parameters with a shard on this rank; the rest are in other stages of a pipeline.
         self._own = [p for _, p in self._parameters if not is_elsewhere(p)]
@@ -119,9 +129,6 @@ class StepSampler:
         #: Number of elements sampled per tensor: of gradients, and for the optimizer replay.
         self._gradients = fewer(GRADIENTS, len(self._parameters))
         self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
-        # Zeros and not empty: the pages are touched before the first step, not in an audited step.
-        with torch.no_grad():
-            self._copy = [torch.zeros_like(local(p)) for p in self._own] if copies else []
         self._optimizer = optimizer
         self._seen: list[_Seen] = []
         #: Open: awaits the optimizer step. Ended: awaits the following step.
@@ -135,7 +142,7 @@ class StepSampler:
 
         A cheat that corrects the gradients on an audit request comes too late for the elements.
         """
-        if not self._keeps:
+        if not self._compares:
             return
         there = [(n, p) for n, p in self._parameters if p.grad is not None and p.numel()]
         chosen = there if self._lazy else self._draw.sample(there, min(_GLANCED, len(there)))
@@ -153,6 +160,21 @@ class StepSampler:
 
     def before(self, step: Step, seed: int) -> None:
         """Sample ``step``, after the gradients are computed; ``seed`` determines the elements."""
+        self._sample(step, seed, is_judged=False)
+
+    def show(self, step: Step, seed: int) -> str:
+        """Sample the judged ``step`` likewise; return the sha256 of the sampled gradients.
+
+        A collective call: the digest is over float32, after the sum over all ranks. The call waits
+        for the device.
+        """
+        self._sample(step, seed, is_judged=True)
+        tensors = self._seen[-1].tensors
+        shown = tensors["gradient"] = self._total(tensors["gradient"].to("cpu").float())
+        return sha256_of(shown)
+
+    def _sample(self, step: Step, seed: int, *, is_judged: bool) -> None:
+        self._settle()
         shown, state = self._shown(), self._optimizer.state
         places = {
             what: [self._places(seed, what, name, p) for name, p in shown]
@@ -165,26 +187,28 @@ class StepSampler:
             for name, p in self._parameters
             if p.requires_grad and p.grad is None and p.numel() and not is_elsewhere(p)
         )
-        seen = _Seen(step, seed, shown, places, counter, without)
+        seen = _Seen(step, seed, shown, places, counter, without, is_judged)
         glances = self.glance_again(step, "before")
         with torch.no_grad():
             gradients = _gradients(seen)
-            if self._keeps:
-                torch._foreach_copy_(self._copy, [local(p) for p in self._own])
+            if is_judged or (self._lazy and self._compares):
                 seen.tensors["gradient"] = self._gather(seen, "gradient", gradients)
             seen.tensors["replay/gradient"] = self._gather(seen, "state", gradients)
             seen.tensors |= self._optimizer_side(seen, "before")
         glances |= self.glance_again(step, "after")
         seen.tensors |= {key.partition("/")[2]: value for key, value in glances.items()}
+        self._settle()
         self._seen.append(seen)
         self._open = True
 
     def next(self) -> None:
         """Sample again in the step after an audited step: nothing may change in between."""
         if self._ended:
+            self._settle()  # this step may be judged, too
             with torch.no_grad():
                 seen = self._seen[-1]
                 seen.tensors |= self._optimizer_side(seen, "next")
+            self._settle()
             self._ended = False
 
     def clipped(self) -> None:
@@ -210,14 +234,13 @@ class StepSampler:
 
     def steps(self) -> tuple[AuditedStep, ...]:
         """Return a record of each audited step: seeds, counter, optimizer settings, segments."""
-        last = len(self._seen) - 1
         groups = self._optimizer.param_groups
         return tuple(
             AuditedStep(
                 index=seen.step.index,
                 token_seed=seen.step.seed,
                 seed=seen.seed,
-                weights_kept=self._keeps and number == last,
+                weights_kept=seen.is_judged,
                 steps_before=None if seen.counter is None else float(seen.counter),
                 without_gradient=seen.without_gradient,
                 foreach=groups[0]["foreach"],
@@ -226,25 +249,30 @@ class StepSampler:
                 states=self._states,
                 segments=_segments(seen),
             )
-            for number, seen in enumerate(self._seen)
+            for seen in self._seen
         )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all samples as float32, named such as ``12/gradient``: a collective call.
 
-        All ranks must call. Gradients of earlier audited steps are left out: the weights of such a
-        step are not kept, and nothing can be compared with the gradients.
+        All ranks must call. Gradients of steps that are not judged are left out: nothing can be
+        compared with the gradients.
         """
-        return {
-            f"{seen.step.index}/{what}": tensor if what.startswith("asked") else self._total(tensor)
-            for seen in self._seen
-            for what, tensor in seen.tensors.items()
-            if what != "gradient" or seen is self._seen[-1]
-        }
+        found = dict[str, Tensor]()
+        for seen in self._seen:
+            for what, tensor in seen.tensors.items():
+                if what != "gradient":
+                    own = tensor if what.startswith("asked") else self._total(tensor)
+                    found[f"{seen.step.index}/{what}"] = own
+                elif seen.is_judged:
+                    found[f"{seen.step.index}/{what}"] = tensor
+        return found
 
     def gradients_seen(self) -> Iterator[tuple[int, list[tuple[str, nn.Parameter, Tensor]]]]:
-        """Yield the latest audited step's number, and the sampled indices of each gradient."""
-        for seen in self._seen[-1:] if self._keeps else ():
+        """Yield each judged step's number, and the sampled indices of each gradient."""
+        for seen in self._seen:
+            if not seen.is_judged:
+                continue
             yield (
                 seen.step.index,
                 [
@@ -252,19 +280,6 @@ class StepSampler:
                     for (name, p), places in zip(seen.shown, seen.places["gradient"], strict=True)
                 ],
             )
-
-    def swap(self) -> None:
-        """Exchange the kept weights of the latest audited step with the present weights."""
-        with torch.no_grad():
-            for parameter, copy in zip(self._own, self._copy, strict=True):
-                part = local(parameter.detach())
-                present = part.clone()
-                part.copy_(copy)
-                copy.copy_(present)
-
-    def release(self) -> None:
-        """Free the memory of the copy."""
-        self._copy.clear()
 
     def _shown(self) -> list[tuple[str, nn.Parameter]]:
         # A rank cannot know whether a parameter of another stage has a gradient: all ranks show all

@@ -19,8 +19,8 @@ from types import CodeType, FrameType
 
 import psutil
 
+from llmb import clock
 from llmb.config import environment
-from llmb.measure import clock
 from llmb.observe import executed_code
 from llmb.observe.callables import file_of
 from llmb.observe.closed_components import _mapped
@@ -76,6 +76,8 @@ class ProcessCensus:
         """
         origins = Origins(module, distribution)
         self._events.end()
+        frozen = gc.get_freeze_count()
+        gc.unfreeze()  # ``gc.get_referrers`` does not search frozen objects
         native, fences = _native_threads(), self._fences
         acts, omitted = self._events.acts(origins, fences.stamps, fences.steps)
         return SurroundingsEvidence(
@@ -89,7 +91,7 @@ class ProcessCensus:
             preloaded=tuple(
                 _presence("library", Path(file).name, origins.of(file)) for file in self._preloaded
             ),
-            frozen_objects=(self._frozen, gc.get_freeze_count()),
+            frozen_objects=(self._frozen, frozen),
             collecting=(self._collecting, gc.isenabled()),
             native_threads=(self._native, native) if self._native and native else None,
             acts=acts,

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from llmb.observe.canonical import Canonical
+from llmb.observe.host_bytes import host_bytes, sha256_of
 from llmb.observe.places import picked
-from llmb.observe.shards import is_elsewhere, local
+from llmb.parallel.shards import is_elsewhere, local
 from llmb.records.evidence import ParameterDigest
 
 _SAMPLES = 16  # elements of each parameter that a fence reads back
@@ -41,12 +42,6 @@ def _digest(named: tuple[str, Tensor, bool]) -> ParameterDigest:
         requires_grad=requires_grad,
         sha256=sha256_of(value),
     )
-
-
-def sha256_of(value: Tensor) -> str:
-    """Return the sha256 of the bytes of ``value`` in row-major order."""
-    data = value.to("cpu").contiguous().flatten().view(torch.uint8).numpy()
-    return hashlib.sha256(data.data).hexdigest()
 
 
 class FenceSamples:
@@ -80,7 +75,8 @@ class FenceSamples:
         host_loss = loss.float().cpu()
         self._losses.append(host_loss)
         self._values.append(sampled)
-        bits = hashlib.sha256(host_loss.numpy().tobytes() + sampled.numpy().tobytes())
+        bits = hashlib.sha256(host_bytes(host_loss))
+        bits.update(host_bytes(sampled))
         return host_loss.item(), bits.hexdigest()
 
     def tensors(self) -> dict[str, Tensor]:

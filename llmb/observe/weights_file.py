@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from llmb.endings import is_out_of_space
 from llmb.errors import NotEnoughSpaceError, RunFailedError
+from llmb.observe.host_bytes import host_bytes
 
 _TYPES = {
     torch.float64: "F64",
@@ -37,42 +37,56 @@ _PART = 2**23
 _THREADS = 8
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
-_NOT_YET = "0" * 64
+#: Bytes of a tensor's entry in the header, besides its names: a digest (64), type, shape, offsets.
+_ENTRY = 320
 
 
-def write(path: Path, values: Iterable[tuple[str, Tensor]]) -> str:
+def write(
+    path: Path,
+    values: Iterable[tuple[str, Tensor]],
+    *,
+    names: Sequence[str] | None = None,
+    alone: bool = False,
+) -> str:
     """Write ``values`` to ``path`` and return the digest of the file: sha256 of the header.
 
-    ``values`` is traversed twice, for the header and for the bytes.
+    ``names``: the names of ``values``, in order. With names one value at a time is in memory, which
+    matters where a value is made for the file alone, such as one put together from shards.
+    ``alone``: without further threads, for a write between timed steps. Rule N2 counts the CPU time
+    of threads that have ended.
 
     Raises:
         RunFailedError: a dtype that weights do not have, or no room on the disk.
     """
-    listed = list(values)
-    header, offset = dict[str, Any](), 0
-    for name, value in listed:
-        if value.dtype not in _TYPES:
-            raise RunFailedError(f"{name} is stored as {value.dtype}, which llmb cannot audit")
-        end = offset + value.numel() * value.element_size()
-        form = {"dtype": _TYPES[value.dtype], "shape": list(value.shape)}
-        header[name] = {**form, "data_offsets": [offset, end]}
-        offset = end
-    digests = dict.fromkeys(header, _NOT_YET)
+    if names is None:
+        values = list(values)
+        names = [name for name, _ in values]
+    room, offset = _room(names), 0
+    header, digests = dict[str, Any](), dict[str, str]()
     try:
-        with path.open("wb") as file, ThreadPoolExecutor(_THREADS) as pool:
-            file.write(_head(header, digests))
-            for name, value in listed:
+        with path.open("wb") as file, ExitStack() as stack:
+            pool = None if alone else stack.enter_context(ThreadPoolExecutor(_THREADS))
+            file.seek(room)
+            for name, value in values:
+                if value.dtype not in _TYPES:
+                    path.unlink()
+                    told = f"{name} is stored as {value.dtype}, which llmb cannot audit"
+                    raise RunFailedError(told)
+                end = offset + value.numel() * value.element_size()
+                form = {"dtype": _TYPES[value.dtype], "shape": list(value.shape)}
+                header[name] = {**form, "data_offsets": [offset, end]}
                 on_host = value.to("cpu").contiguous()
                 digests[name] = _digest(on_host, pool)
-                file.write(_bytes_of(on_host))
-            head = _head(header, digests)  # as long as the first header
+                file.write(host_bytes(on_host))
+                offset = end
+            head = _head(header, digests, room)
             file.seek(0)
             file.write(head)
     except OSError as error:
         kind = NotEnoughSpaceError if is_out_of_space(error) else RunFailedError
         raise kind(
-            f"cannot write {path.name} ({offset / 1e9:.1f} GB) for the audit: {error.strerror}; "
-            "make room or choose another --output-dir"
+            f"cannot write {path.name} for the audit: {error.strerror} (after {offset / 1e6:.0f} "
+            "MB); make room or choose another --output-dir"
         ) from error
     return _sha256(head).hex()
 
@@ -105,12 +119,7 @@ class WeightsFile:
         """Return the open file."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the file."""
         self._stack.close()
 
@@ -169,23 +178,26 @@ def _forms(path: Path, sha256: str) -> dict[str, Any]:
     return forms
 
 
-def _head(header: dict[str, Any], digests: dict[str, str]) -> bytes:
+def _room(names: Iterable[str]) -> int:
+    """Return the number of bytes kept for the header of tensors called ``names``."""
+    room = sum(2 * len(json.dumps(name)) + _ENTRY for name in names) + _ENTRY
+    return room + -room % _LENGTH_BYTES
+
+
+def _head(header: dict[str, Any], digests: dict[str, str], room: int) -> bytes:
+    """Return the header with its length in front, filled up with spaces to ``room`` bytes."""
     head = json.dumps({_METADATA: digests, **header}).encode()
-    head += b" " * (-len(head) % _LENGTH_BYTES)
-    return len(head).to_bytes(_LENGTH_BYTES, "little") + head
+    length = room - _LENGTH_BYTES
+    assert len(head) <= length, "a tensor has more dimensions, or another name, than is allowed for"
+    return length.to_bytes(_LENGTH_BYTES, "little") + head.ljust(length)
 
 
-def _bytes_of(value: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the host."""
-    view: memoryview = value.view(-1).view(torch.uint8).numpy().data
-    return view
-
-
-def _digest(value: Tensor, pool: ThreadPoolExecutor) -> str:
+def _digest(value: Tensor, pool: ThreadPoolExecutor | None) -> str:
     """Return the sha256 of the sha256 of every part of a contiguous tensor's bytes."""
-    data = _bytes_of(value)
+    data = host_bytes(value)
     parts = (data[begin : begin + _PART] for begin in range(0, len(data), _PART))
-    return _sha256(b"".join(pool.map(_sha256, parts))).hex()
+    digests = map(_sha256, parts) if pool is None else pool.map(_sha256, parts)
+    return _sha256(b"".join(digests)).hex()
 
 
 def _sha256(data: bytes | memoryview) -> bytes:

@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from llmb.config import RunConfig
 from llmb.parallel.mesh import Mesh
-from llmb.parallel.tensor import slice_model
-from llmb.reference.models import blocks_of
+from llmb.parallel.tensor import found_blocks, slice_model
 from llmb.reference.shapes import Shape
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Layout:
         mesh, again = self.mesh.part(*names), how.reshard_after_forward and how.dp_shard > 1
         policy = policy or MixedPrecisionPolicy()
         for root in roots:
-            for block in (*blocks_of(root, shape), root):
+            for block in (*found_blocks(root, shape), root):
                 fully_shard(block, mesh=mesh, reshard_after_forward=again, mp_policy=policy)
         self._roots = roots
         if self.pipeline is None:  # a pipeline schedule itself decides when to reduce

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from llmb.records.printable import few
+
 #: A rank without a new heartbeat in 6 readings after the first reading is gone.
 SILENT = 6
 #: After 4 readings without a further error report, living ranks without an error hang.
@@ -46,9 +48,7 @@ def read(value: bytes) -> Sign:
 
 def named(ranks: Sequence[int]) -> str:
     """Return ``ranks`` in words, at most 8 by number. Example: ``ranks 1, 3``."""
-    shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
-    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {few(map(str, ranks), _SHOWN_RANKS)}"
 
 
 class Inquiry:

@@ -23,8 +23,8 @@ from torch.nn.utils import get_total_norm
 
 from llmb.config import Parallelism, RunConfig
 from llmb.errors import UnavailableError, UsageError
-from llmb.observe.shards import local, whole
 from llmb.parallel.mesh import Mesh
+from llmb.parallel.shards import local, whole
 from llmb.reference.llama import Llama, LlamaModel, wide_dtype
 from llmb.reference.loss import causal_loss
 

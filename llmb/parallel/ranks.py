@@ -17,19 +17,21 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 import llmb
+from llmb import clock
 from llmb.config import Frozen, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
-from llmb.measure import clock
-from llmb.observe.shards import whole
 from llmb.parallel import flight_recorder
 from llmb.parallel.lookout import Lookout, announce
 from llmb.parallel.missing import key, named
+from llmb.parallel.shards import whole
 from llmb.reference.pins import actual_digests, reference_digest
 
 #: Extra seconds for ranks above 0 to connect, because rank 0 opens the store and may come late.
 _AHEAD_S = 600.0
 #: Seconds between two requests of a rank, and most requests per second of all ranks to the store.
 _ASK_S, _ASKS_PER_S = 0.1, 4000
+#: Longest wait for the end of rank 0's store, and seconds between two looks.
+_CLOSING_S, _CLOSING_ASK_S = 10.0, 0.02
 #: Extra seconds for ranks above 0 to read rank 0's list of missing ranks.
 _WORD_S = 10.0
 #: Key of rank 0's answer: empty if all ranks have come, else the missing ranks.
@@ -77,6 +79,7 @@ class Ranks:
         try:
             store = _store(place, self.limit, hosting=place.leads and not place.store_is_there)
             beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self.limit))
+            self._beside = beside
             if place.leads:
                 beside.set(_CALLS, calls_folder)
             _wait_for_all(place, beside, timeout_s)
@@ -148,6 +151,20 @@ class Ranks:
         found = shown.detach().to("cpu", copy=True)
         dist.all_reduce(found, group=self._control)
         return found
+
+    def outlive_store(self) -> None:
+        """Wait, above rank 0 and after the end of this context, until rank 0's store has closed.
+
+        The store closes with the process of rank 0. A store that the launcher hosts stays open.
+        The wait ends after 10 s at the latest.
+        """
+        deadline = clock.now_ns() + _CLOSING_S * 1e9
+        while not (self.place.leads or self.place.store_is_there) and clock.now_ns() < deadline:
+            try:
+                self._beside.check([key(0)])
+            except RuntimeError:  # closed
+                return
+            time.sleep(_CLOSING_ASK_S)
 
     def __enter__(self) -> Ranks:
         """Return the connected ranks."""

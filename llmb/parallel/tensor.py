@@ -31,6 +31,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from llmb.config import Parallelism
+from llmb.errors import UsageError
 from llmb.families import Slice, family_of
 from llmb.reference.models import blocks_of
 from llmb.reference.shapes import Shape
@@ -54,6 +55,21 @@ def _out(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
     return output.to_local()
 
 
+def found_blocks(model: nn.Module, shape: Shape) -> list[nn.Module]:
+    """Return the blocks of ``model``, in order.
+
+    Raises:
+        UsageError: the plugin's post-processing has left no blocks to find.
+    """
+    try:
+        return list(blocks_of(model, shape))
+    except AttributeError as error:
+        raise UsageError(
+            f"several ranks share the blocks of the model, and the post-processed model has no "
+            f"{shape.blocks}: keep the blocks under this name, or run on one rank"
+        ) from error
+
+
 def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Parallelism) -> None:
     """Slice ``model`` over the ranks of ``mesh``, in place; the parameters become DTensors.
 
@@ -64,7 +80,7 @@ def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Paralleli
     """
     family, style = family_of(shape), _styles(how)
     inside = {name: style[one] for name, one in family.slices_of_block(shape).items()}
-    for each in blocks_of(model, shape):
+    for each in found_blocks(model, shape):
         parallelize_module(each, mesh, inside)
     modules = dict(family.other_slices)
     for name in [name for name, one in modules.items() if one is Slice.ELEMENTS]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import RunConfig
-from llmb.measure import clock
+from llmb.inputs.start import values_of
 from llmb.observe.output_ledger import logits_at
 from llmb.observe.places import picked
 from llmb.observe.rerun import how, in_more_parts
@@ -23,7 +23,6 @@ from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
 from llmb.reference.models import build
 from llmb.wire.messages import CallsToReplay, CallToReplay
-from llmb.workloads.start import values_of
 
 
 @dataclass(frozen=True)

@@ -111,13 +111,17 @@ class EvidenceWriter(Announcer):
         """Announce the phase that begins."""
         self._channel.send(Phase(name=name))
 
-    def weights(self, name: str, canonical: Canonical) -> None:
-        """Write all weights to the scratch file ``name``, if this rank is asked for weights."""
+    def weights(self, name: str, canonical: Canonical, *, alone: bool = False) -> None:
+        """Write all weights to the scratch file ``name``, if this rank is asked for weights.
+
+        ``alone``: without further threads (``weights_file.write``).
+        """
         if self._scratch is None:
             for _ in canonical.values():  # of sharded weights every rank has to give a part
                 pass
             return
-        digest = weights_file.write(self._scratch / name, canonical.values())
+        path, values, names = self._scratch / name, canonical.values(), canonical.names
+        digest = weights_file.write(path, values, names=names, alone=alone)
         self._channel.send(EvidenceFile(name=name, sha256=digest, scratch=True))
 
     def kept_part(self, keeper: PartKeeper, seen: PartSeen) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -22,9 +23,10 @@ from llmb.errors import LlmbError, RunFailedError
 from llmb.measure.litmus import litmus
 from llmb.observe import weights_file
 from llmb.observe.exactness import Exactness
+from llmb.observe.host_bytes import sha256_of
 from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.one_part import PartKeeper
-from llmb.observe.passes import LIVE, STEP
+from llmb.observe.passes import LIVE
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.rerun import Rerun, borders, how, how_border, inputs_for, wide
@@ -36,7 +38,6 @@ from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.processes.call_replay import CallReplay
 from llmb.processes.evidence_writer import Announcer
-from llmb.processes.recomputation import digest_of
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
 from llmb.wire.channel import Channel, serve
@@ -90,7 +91,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
         # reference and keeps the honest run, the replay and the rest.
         with apart("an honest run"):
             if trains:
-                shown = honest_passes(channel, order, rerun, values)
+                shown = honest_passes(channel, order, rerun)
+                shown |= dropped_steps(channel, order, rerun, steps)
             else:
                 shown = honest_outputs(channel, order, rerun)
             announce.write_bytes(audited.HONEST, save(shown))
@@ -99,7 +101,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
             rerun.keeper = PartKeeper(order.only, audited.IS_RIGHT)
         with apart("the reference on the device"), full_float32_products(backend):
             if trains:
-                reference = device_reference(channel, order, rerun, values)
+                reference = device_reference(channel, order, rerun)
             else:
                 reference = outputs_reference(channel, order, rerun)
             if reference:
@@ -120,14 +122,20 @@ def make(channel: Channel, order: HonestOrder) -> None:
         with apart("the repetition of the calls"):
             channel.send(Phase(name=f"{len(order.calls.calls)} calls again"))
             read = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.ROWS]
-            again = CallReplay(config, order.calls, read, exactness.look).rows()
+
+            def look(step: int, *results: Tensor) -> None:
+                exactness.compare(step)
+                exactness.look(step, *results)
+
+            again = CallReplay(config, order.calls, read, look).rows()
             announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # The functions that compute the expected values must be torch's own as well.
         module, owner = plugin.module_name, plugin.distribution
         exactness.look(0)
-        strangers = exactness.strangers(module, owner)
+        exactness.compare(0)
+        strangers = exactness.strangers(module, owner, watch.stands)
         seen = watch.evidence(module, owner).model_copy(update={"strangers": strangers})
         announce.write(audited.HONEST_NAMESPACE, seen)
     with apart("the sums that show how products are accumulated"):
@@ -197,9 +205,7 @@ def outputs_reference(channel: Channel, order: HonestOrder, rerun: Rerun) -> dic
     return found
 
 
-def honest_passes(
-    channel: Channel, order: HonestOrder, rerun: Rerun, values: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def honest_passes(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
     """Return gradients and losses in the declared format, and of the probes in narrower formats.
 
     The result is empty if llmb cannot compute in the declared format.
@@ -207,21 +213,21 @@ def honest_passes(
     config, found = order.config, dict[str, Tensor]()
     if config.precision.judged_as is None:
         return found
+    places = rerun.places(order.passes)
     batches = {
         name: config.micro_batch_size if name in PROBES else config.global_batch_size
         for name in order.passes
-        if name != STEP
+        if name not in places
     }
     declared, honest = config.precision.name, how(config.precision, config.device)
-    where = values[f"{order.step}/where"].long() if STEP in order.passes else None
     for name in order.passes:
         channel.send(Phase(name=name))
-        if name == STEP and where is not None:
-            found[f"{declared}/{STEP}"] = rerun.samples(where, honest)
+        if name in places:
+            found[f"{declared}/{name}"] = rerun.samples(places[name], honest, name)
         else:
             one = rerun.sketches(name, honest, batches[name])
             found |= {f"{declared}/{key}": value for key, value in one.items()}
-    found |= rerun.with_wide_loss(declared, batches, where, config.device)
+    found |= rerun.with_wide_loss(declared, batches, places, config.device)
     for border in borders(config.precision) if order.borders else ():
         numerics = how_border(border, config.device)
         with _border(channel, border.name, found) as its:
@@ -230,9 +236,38 @@ def honest_passes(
     return found
 
 
-def device_reference(
-    channel: Channel, order: HonestOrder, rerun: Rerun, values: Mapping[str, Tensor]
+def dropped_steps(
+    channel: Channel,
+    order: HonestOrder,
+    rerun: Rerun,
+    steps: audited.StepsEvidence | None,
 ) -> dict[str, Tensor]:
+    """Return mean and distances of honest steps with dropout, each with other masks (rule G1).
+
+    Empty without dropout, or without judged steps.
+    """
+    config, found = order.config, dict[str, Tensor]()
+    drawn = getattr(rerun.inputs.shape, "dropout", 0.0) > 0
+    if not drawn or steps is None or config.precision.judged_as is None:
+        return found
+    places, known = rerun.places(order.passes), {one.index: one for one in steps.steps}
+    with _apart(channel, "the honest steps with dropout"):
+        for step in order.judged:
+            name = audited.judged_pass(step)
+            channel.send(Phase(name=f"{audited.MASKS} steps with dropout, as step {step}"))
+            rows = rerun.dropped(name, places[name], audited.MASKS, config.device)
+            mean = rows.double().mean(0)
+            sizes = [one.gradients for one in known[step].segments]
+            parts = torch.split(rows.double() - mean, sizes, dim=1)
+            prefix = f"{config.precision.name}/{name}"
+            found[f"{prefix}/{audited.DROPPED}"] = mean.float()
+            found[f"{prefix}/{audited.DROPPED_APART}"] = torch.stack(
+                [part.norm(dim=1) for part in parts], 1
+            ).float()
+    return found
+
+
+def device_reference(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
     """Return the reference of the passes that are too much work for the host.
 
     The probe ``branches`` is included. The reference run computes ``branches`` as well, so a
@@ -242,10 +277,11 @@ def device_reference(
         return {}
     right = wide(order.config.precision, order.config.device)
     found = rerun.sketches(BRANCHES, right, 1)
+    places = rerun.places(order.reference_passes)
     for name in order.reference_passes:
         channel.send(Phase(name=f"{name} in the wider format"))
-        if name == STEP:
-            found[STEP] = rerun.samples(values[f"{order.step}/where"].long(), right)
+        if name in places:
+            found[name] = rerun.samples(places[name], right, name)
         else:
             found |= rerun.sketches(name, right, order.config.global_batch_size)
     return found
@@ -297,7 +333,7 @@ class _Replay:
     def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
         del loss
         self.exactness.look(step)
-        self.channel.send(Paused(index=step, commitment=digest_of(row)))
+        self.channel.send(Paused(index=step, commitment=sha256_of(row)))
         answer = self.channel.receive()
         if isinstance(answer, KeepWeights):
             file = audited.replayed_weights(step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from llmb import workloads
 from llmb.errors import RunFailedError
+from llmb.observe.host_bytes import sha256_of
 from llmb.observe.passes import Samples, bare, plain_pass
 from llmb.observe.rerun import in_more_parts, wide
 from llmb.observe.step_batches import StepBatches
@@ -20,11 +20,12 @@ from llmb.records import audited
 from llmb.wire.messages import KeptStep, RecomputeOrder
 
 
-def recomputed(order: RecomputeOrder) -> Tensor:
-    """Return the gradients of the steps of ``order``, ``[steps, elements]``, float32.
+def recomputed(order: RecomputeOrder) -> dict[str, Tensor]:
+    """Return the gradients of the steps of ``order`` as ``ROWS``, ``[steps, elements]``, float32.
 
     The elements of each row are the elements that the honest run showed of the step. Example: steps
-    7 and 31 give two rows. The result has no rows if torch cannot use the device without a plugin.
+    7 and 31 give two rows. Each judged step has an array of its own, such as ``step-12``. There are
+    no rows and no arrays if torch cannot use the device without a plugin.
 
     Raises:
         RunFailedError: a file was altered, or the honest run shows other gradients than the run
@@ -33,14 +34,19 @@ def recomputed(order: RecomputeOrder) -> Tensor:
     where = load(_read(order, audited.LEDGER_VALUES))[audited.WHERE]
     shown = load(_read(order, audited.REPLAYED))[audited.ROWS]
     for step in order.steps:
-        if digest_of(shown[step.index]) != step.commitment:
+        if sha256_of(shown[step.index]) != step.commitment:
             raise RunFailedError(
                 f"the honest run shows other gradients of step {step.index} than it had in its "
                 "pause: they were altered"
             )
-    steps = order.steps if _is_known(order.device) else ()
+    known = _is_known(order.device)
+    steps, judged = (order.steps, order.judged) if known else ((), ())
     rows = [_row(order, step, where[step.index].long()) for step in steps]
-    return torch.stack(rows) if rows else torch.zeros(0, where.shape[1])
+    found = {audited.ROWS: torch.stack(rows) if rows else torch.zeros(0, where.shape[1])}
+    for step in judged:
+        row = _row(order, step, where[step.index].long())
+        found[audited.judged_pass(step.index)] = row
+    return found
 
 
 def _is_known(device: str) -> bool:
@@ -59,11 +65,6 @@ def _is_known(device: str) -> bool:
     except RuntimeError as error:
         return "device type at start of device string" not in str(error)
     return True
-
-
-def digest_of(row: Tensor) -> str:
-    """Return the sha256 over the bytes of ``row``, float32 on the host."""
-    return hashlib.sha256(row.contiguous().numpy().tobytes()).hexdigest()
 
 
 def _row(order: RecomputeOrder, step: KeptStep, where: Tensor) -> Tensor:

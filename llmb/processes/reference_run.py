@@ -10,18 +10,19 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from llmb import workloads
-from llmb.config import Mode
+from llmb.config import Mode, is_cpu
 from llmb.errors import RunFailedError
+from llmb.inputs.start import values_of
+from llmb.observe.host_bytes import sha256_of
 from llmb.observe.one_part import PartKeeper
-from llmb.observe.passes import LIVE, STEP, bare
+from llmb.observe.passes import LIVE, bare
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.rerun import Rerun, how, inputs_for, wide
 from llmb.observe.rerun_outputs import outputs_of
-from llmb.observe.weights import sha256_of
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.processes.evidence_writer import Announcer
 from llmb.processes.recomputation import recomputed
@@ -29,7 +30,6 @@ from llmb.records import audited
 from llmb.reference.models import initial_value
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, RecomputeOrder, ReferenceOrder
-from llmb.workloads.start import values_of
 
 
 def answer(channel: Channel) -> None:
@@ -62,10 +62,11 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
             rerun.keeper = PartKeeper(order.only, audited.IS_RIGHT)
         if config.mode is not Mode.TRAIN:
             shown |= outputs(channel, order, rerun)
+        places = rerun.places(order.passes) if config.mode is Mode.TRAIN else {}
         for name in order.passes if config.mode is Mode.TRAIN else ():
             channel.send(Phase(name=name))
-            if name == STEP:
-                shown[STEP] = rerun.samples(places(order, rerun), right)
+            if name in places:
+                shown[name] = rerun.samples(places[name], right, name)
             else:
                 batch = 1 if name in PROBES else config.global_batch_size
                 shown |= rerun.sketches(name, right, batch)
@@ -80,8 +81,9 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
 
 def recompute(channel: Channel, order: RecomputeOrder) -> None:
     """Write the reference gradients of replayed steps."""
-    channel.send(Phase(name=f"{len(order.steps)} replayed steps without the plugin"))
-    rows = save({audited.ROWS: recomputed(order)})
+    judged = f" and {len(order.judged)} judged" if order.judged else ""
+    channel.send(Phase(name=f"{len(order.steps)} replayed{judged} steps without the plugin"))
+    rows = save(recomputed(order))
     Announcer(channel, order.evidence_folder).write_bytes(audited.RECOMPUTED, rows)
     channel.send(Done())
 
@@ -117,20 +119,16 @@ def honest_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]
     batches = {name: batches[name] for name in order.passes if name in batches}
     for name, batch in batches.items():
         found |= rerun.sketches(name, honest, batch)
-    where = places(order, rerun) if STEP in order.passes else None
-    if where is not None:
-        found[STEP] = rerun.samples(where, honest)
+    # Where rule L1 compares every step, one process makes the honest runs of judged steps: this
+    # process if the device is the host, because no plugin can add to the errors here. With dropout
+    # the steps of the device with other masks are the yardstick.
+    needed = is_cpu(order.config.device) or not order.every_step
+    needed = needed and not getattr(rerun.inputs.shape, "dropout", 0.0)
+    places = rerun.places(order.passes) if needed else {}
+    for name, where in places.items():
+        found[name] = rerun.samples(where, honest, name)
     named = {f"host/{key}": value for key, value in found.items()}
-    return named | rerun.with_wide_loss("host", batches, where, "cpu")
-
-
-def places(order: ReferenceOrder, rerun: Rerun) -> Tensor:
-    """Return the indices of the gradient elements that the worker showed of the audited step.
-
-    Raises:
-        RunFailedError: the file differs from the file that the worker wrote.
-    """
-    return load(rerun.inputs.read(audited.STEP_VALUES))[f"{order.step}/where"].long()
+    return named | rerun.with_wide_loss("host", batches, places, "cpu")
 
 
 def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.errors import BundleRefusedError
-from llmb.measure import clock
+from llmb.inputs.start import values_of
 from llmb.observe import weights_file
 from llmb.observe.passes import bare
 from llmb.observe.weights import FenceSamples
@@ -30,7 +30,6 @@ from llmb.records.places import ELEMENTS, fewer, plain_row
 from llmb.reference.models import build
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, EvidenceFile, Phase, ReplayOrder, Tick
-from llmb.workloads.start import values_of
 
 #: Fraction of a model's elements that belongs to the parameters in the rows of a ledger, at least:
 #: a few sampled elements of a single stored parameter that holds the whole model may miss a gain.

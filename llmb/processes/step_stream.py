@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
+from llmb import clock
 from llmb.config import RunConfig
 from llmb.errors import RunFailedError
-from llmb.measure import clock
 from llmb.observe import compilations
 from llmb.observe.exactness import Exactness
 from llmb.observe.ledger import StepLedger
@@ -28,11 +30,14 @@ from llmb.wire.channel import Channel
 from llmb.wire.messages import (
     AuditRequest,
     Fence,
+    KeepWeights,
     Message,
     Paused,
     Proceed,
     Readings,
+    ShownStep,
     StepOrder,
+    Stopped,
 )
 
 
@@ -72,6 +77,37 @@ class Observer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class WeightsKeeper:
+    """Shows a judged step, and writes its weights while the clock of the run stands still."""
+
+    #: Samples the step by a seed, and returns the digest of the sampled gradients.
+    show: Callable[[Step, int], str]
+    #: Waits for the device.
+    finish: Callable[[], None]
+    #: Writes the weights of the step with a number.
+    write: Callable[[int], None]
+
+
+_Answer = (Proceed, AuditRequest, KeepWeights)
+
+
+@contextmanager
+def _without_finalizers() -> Iterator[None]:
+    """Keep Python's collector off: a finalizer of the plugin's garbage could run in between.
+
+    Between the supervisor's answer and the reading of the gradients, nothing but llmb's own code
+    may know that a step is judged.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 # See ``StepSampler``: slots prevent replacing a method on the object alone.
 @dataclass(slots=True, eq=False)
 class StepStream:
@@ -90,6 +126,11 @@ class StepStream:
     #: Host time of all pauses together, and of the longest pause, in nanoseconds.
     pause_ns: int = 0
     longest_pause_ns: int = 0
+    #: Writes the weights of judged steps; None where no step is judged.
+    keeper: WeightsKeeper | None = None
+    #: Time in which the clock of the run stood still, and CPU time of the process in this time.
+    stopped_ns: int = 0
+    stopped_cpu_s: float = 0.0
     #: The step of the pause in which the stream ended, the loss, and the seed of the audit after.
     last: Last | None = None
     _orders: deque[StepOrder] = field(default_factory=deque)
@@ -116,23 +157,65 @@ class StepStream:
         """
         begin = clock.now_ns()
         if self.exactness is not None:
-            self.exactness.look(step.index, loss, *results)
+            self.exactness.see(step.index, loss, *results)
         self.sampler.next()
         self.sampler.glance()
-        self._channel.send(Paused(index=step.index, commitment=self.commitment()))
-        while not isinstance(message := self._channel.receive(), (Proceed, AuditRequest)):
-            self._take(message)
-        if self.ledger is not None and message.draw is not None:
-            self.ledger.take(message.draw.places, message.draw.rate)
+        commitment, stopped_ns = self.commitment(), self.stopped_ns
+        with _without_finalizers():
+            self._channel.send(Paused(index=step.index, commitment=commitment))
+            while not isinstance(message := self._channel.receive(), _Answer):
+                self._take(message)
+            if self.ledger is not None and message.draw is not None:
+                self.ledger.take(message.draw.places, message.draw.rate)
+            if isinstance(message, KeepWeights):
+                self._show(step, message)
+        if isinstance(message, KeepWeights):
+            self._stop(step.index)
         if isinstance(message, AuditRequest):
             if message.last:
                 self.last = Last(step, loss, message.seed)
                 return True
             self.sampler.before(step, message.seed)
-        took = clock.now_ns() - begin
+        took = clock.now_ns() - begin - (self.stopped_ns - stopped_ns)
         self.pause_ns += took
         self.longest_pause_ns = max(took, self.longest_pause_ns)
         return False
+
+    def now_ns(self) -> int:
+        """Return the time on the clock of the run, which stands still while weights are written."""
+        return clock.now_ns() - self.stopped_ns
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of this process, without the time in which the clock stood."""
+        return clock.cpu_s() - self.stopped_cpu_s
+
+    def _show(self, step: Step, order: KeepWeights) -> None:
+        """Send the digests of the gradients of a judged step, which nobody can change any more."""
+        digest = ""
+        if order.seed is not None:
+            digest = self._known_keeper(step.index).show(step, order.seed)
+        self._channel.send(ShownStep(index=step.index, commitment=self.commitment(), digest=digest))
+
+    def _known_keeper(self, step: int) -> WeightsKeeper:
+        if self.keeper is None:
+            raise RunFailedError(f"nothing can write the weights of step {step}")
+        return self.keeper
+
+    def _stop(self, step: int) -> None:
+        """Stop the clock, and write the weights of ``step``, which the reference run recomputes.
+
+        The digest of the gradients has left the process: what waits for the device may be code of
+        the plugin's. The supervisor stops its own clock when the message arrives.
+        """
+        keeper = self._known_keeper(step)
+        keeper.finish()
+        begin_s = clock.cpu_s()
+        self._channel.send(Stopped(index=step))
+        keeper.write(step)
+        while not isinstance(message := self._channel.receive(), Proceed):
+            self._take(message)
+        self.stopped_cpu_s += clock.cpu_s() - begin_s
+        self.stopped_ns += message.stopped_ns
 
     def commitment(self) -> str:
         """Return the digest of the latest step's sampled gradients, ``""`` without a ledger."""
@@ -210,14 +293,14 @@ def fence(
         steps=done.step.index + 1,
         loss=value if told.is_loss else None,
         bits=bits,
-        cpu_s=clock.cpu_s(),
+        cpu_s=stream.cpu_s(),
         starved_steps=stream.starved,
         audited_steps=stream.sampler.read(),
         pause_ns=stream.pause_ns,
         prefill_ns=told.prefill_ns,
         # The last field: the reads above take long on some devices, and longer after audited
         # steps. Rule T1 compares this stamp with the supervisor's stamp, which comes later still.
-        worker_ns=clock.now_ns(),
+        worker_ns=stream.now_ns(),
     )
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import RunConfig
-from llmb.measure import clock
+from llmb.inputs.start import values_of
 from llmb.observe.passes import Samples
 from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
@@ -25,7 +25,6 @@ from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, train_loop
 from llmb.wire.messages import StreamToReplay
-from llmb.workloads.start import values_of
 
 
 class Overseer(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from threading import Thread
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
-from llmb.measure import clock
+from llmb import clock
 from llmb.observe import namespace, surroundings, types
 from llmb.observe.exactness import Exactness
 from llmb.parallel.together import of_all
@@ -22,22 +23,34 @@ if TYPE_CHECKING:
 class TamperBaseline:
     """The state of the process before any code of the plugin, for rules N1, N2 and P2."""
 
-    __slots__ = ("_disguised", "_names", "_own", "_surroundings", "exactness", "types")
+    __slots__ = ("_disguised", "_names", "_own", "_surroundings", "_writes", "exactness", "types")
 
     def __init__(
-        self, *, census: bool, anew: bool = False, invited: Collection[CodeType] = ()
+        self,
+        *,
+        census: bool,
+        anew: bool = False,
+        invited: Collection[CodeType] = (),
+        modules: Collection[ModuleType] = (),
+        ranks: bool = False,
     ) -> None:
         """Record the state; with ``census`` listen for compiled programs, too.
 
         ``anew``: ignore the fork server's view of torch, because torch was changed on purpose.
         ``invited`` is the code of llmb's functions that call a plugin's hooks at a fence.
+        ``modules`` of llmb take part in a step's pause; ``ranks``: this is one of several ranks.
         """
         self._names = namespace.unreachable_watch(anew=anew)
-        self.exactness = Exactness()
+        self.exactness = Exactness(modules, ranks=ranks)
         self._surroundings = surroundings.ProcessCensus(invited)
         self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
         self._disguised: set[str] = set()
+        #: What the findings are written with: holder, name and value.
+        self._writes: list[tuple[object, str, object]] = [(json, "dumps", json.dumps)]
+        for kind in (evidence.NamespaceEvidence, evidence.SurroundingsEvidence):
+            name = "__pydantic_serializer__"
+            self._writes.append((kind, name, getattr(kind, name)))
 
     def know(self, thread: Thread) -> None:
         """Accept ``thread``, which the harness itself has started."""
@@ -57,6 +70,7 @@ class TamperBaseline:
         self._own = dict(own)
         self._look()
         self._names.close()
+        self.exactness.close()
 
     def _look(self) -> None:
         self._disguised |= {k.__qualname__ for k, it in self._own.items() if type(it) is not k}
@@ -66,11 +80,15 @@ class TamperBaseline:
         module, owner = plugin.module_name, plugin.distribution
         found = self._names.evidence(module, owner)
         self._look()
+        for holder, name, value in self._writes:  # else a plugin could empty the findings
+            if getattr(holder, name) is not value:
+                self._disguised.add(f"{getattr(holder, '__name__', '?')}.{name}")
+                setattr(holder, name, value)
         disguised = tuple(
             evidence.Replacement(name=f"llmb.{name}", kind="foreign", origin="unknown")
             for name in sorted(self._disguised)
         )
-        strangers = self.exactness.strangers(module, owner)
+        strangers = self.exactness.strangers(module, owner, self._names.stands)
         update = {"replaced": (*found.replaced, *disguised), "strangers": strangers}
         found = found.model_copy(update=update)
         writer.write(evidence.NAMESPACE, of_all(ranks, found))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from llmb.measure import clock
+from llmb import clock
 from llmb.plugin.faults import told
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import TorchFacts

@@ -19,25 +19,27 @@ from torch import nn
 from llmb import workloads
 from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
-from llmb.measure import clock
+from llmb.inputs.start import values_of
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.fence_census import wait_for_children
 from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.step_sampler import StepSampler
 from llmb.observe.weights import FenceSamples
 from llmb.parallel.shared_channel import SharedChannel
 from llmb.parallel.together import of_all
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
-from llmb.processes import modes
+from llmb.processes import modes, step_stream
 from llmb.processes.evidence_writer import EvidenceWriter, Pristine
 from llmb.processes.modes import executors
+from llmb.processes.modes import stage as stage_module
 from llmb.processes.modes.comparing import compared
 from llmb.processes.modes.profile import profile
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import StepStream, fence, readings
+from llmb.processes.step_stream import StepStream, WeightsKeeper, fence, readings
 from llmb.processes.tamper_baseline import TamperBaseline
-from llmb.records import evidence
+from llmb.records import audited, evidence
 from llmb.reference.models import build
 from llmb.reference.train_loop import StepDone
 from llmb.wire.channel import Channel, serve
@@ -52,7 +54,6 @@ from llmb.wire.messages import (
     Worked,
     WorkOrder,
 )
-from llmb.workloads.start import values_of
 from llmb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -78,7 +79,13 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     before = None
     if order.audited and order.only is None:
         asks, census = (readings.__code__,), config.audit is AuditMode.FULL
-        before = TamperBaseline(census=census, anew=prepared, invited=asks)
+        before = TamperBaseline(
+            census=census,
+            anew=prepared,
+            invited=asks,
+            modules=(step_stream, stage_module, modes.module_of(config.mode)),
+            ranks=order.place is not None,
+        )
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
@@ -117,13 +124,18 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     samples = FenceSamples(model.parameters(), config.seed)
     exactness = before.exactness if before is not None else None
     stream = StepStream(channel, task.sampler, task.ledger, exactness)
+    if isinstance(task.sampler, StepSampler):
+        written = partial(keep, writer, canonical, layout)
+        stream.keeper = WeightsKeeper(task.sampler.show, backend.synchronize, written)
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
     fences: list[tuple[Fence, Readings]] = []
+    if exactness is not None:  # this function began before any code of the plugin
+        exactness.compare(0)
     for done in task.steps(stream, partial(writer.program, plugin)):
         backend.step_end()
-        channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
+        channel.send(Tick(index=done.step.index, ns=stream.now_ns()))
         if done.step.index == 0:
             wait_for_children()
         if done.step.fence:
@@ -134,7 +146,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
             fences.append((stamped, read))
             channel.send(read)
             if before is not None:
-                before.look(stamped.steps, stamped.worker_ns)
+                before.look(stamped.steps, stamped.worker_ns + stream.stopped_ns)
 
     backend.step_end()
     backend.synchronize()
@@ -153,6 +165,13 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         writer.plugin(plugin, ranks)
     look_back(order, stage, task, stream, writer, before, fences)
     channel.send(Worked(steps=stream.done))
+
+
+def keep(writer: EvidenceWriter, canonical: Canonical, layout: Layout | None, step: int) -> None:
+    """Write the weights of the judged ``step``: a collective call."""
+    if layout is not None:
+        layout.settle()
+    writer.weights(audited.judged_weights(step), canonical, alone=True)
 
 
 def look_back(

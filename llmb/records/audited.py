@@ -6,6 +6,7 @@ files smaller after all processes have ended (``llmb.supervision.reduced``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -29,15 +30,25 @@ RECOMPUTED = "recomputed.safetensors"  # reference run
 #: of the gradient elements in a row, counted through all canonical parameters; -1 is padding.
 #: Indices that follow from the nonce are left out: then the plugin stores parameters plainly.
 ROWS, WHERE = "rows", "where"
+#: In ``HONEST``, of each judged step with dropout: the mean gradient of ``MASKS`` honest steps with
+#: masks of their own, and with weights and tokens of the judged step; and the distance of each from
+#: the mean, ``[steps, parameters]``. Example: ``BF16/step-7/dropped`` (rule G1).
+DROPPED, DROPPED_APART, MASKS = "dropped", "dropped/apart", 4
 #: In ``REPLAYED``: distances of the worker's rows from the honest run's, for each step and for all
 #: steps, of gradients and of each moment by name (``llmb.audit.compared_rows``); and ``ROWS``, the
 #: honest run's own gradients in the steps of ``RECOMPUTED``. Of calls: ``LOGITS``.
 OF_GRADIENTS, OF_ALL_STEPS = "gradients", "/all"
 #: In a repeated run of a bundle: the loss of each step, and samples of the weights at fences.
 LOSSES, SAMPLES = "losses", "samples"
+#: Of the judged steps: distances from the reference, made by the supervisor from the worker's rows
+#: (``MEASURED``) and from the honest runs with the same weights (``IS_HONEST``, and with
+#: ``WIDE_LOSS``), for each step and parameter (``llmb.audit.compared_rows``).
+JUDGED = "judged.safetensors"
 #: Passes too large for a host: the reference on the device itself, by the honest run.
 DEVICE_REFERENCE = "device-reference.safetensors"
 
+#: Prefix of the passes that ``reference_run`` makes in the declared format, on the host.
+HOST = "host"
 #: Joins the name of a 16-bit format in an honest run with the loss in float32, as computed by
 #: autocast and fused kernels (docs/adr/0027).
 WIDE_LOSS = " with its loss in float32"
@@ -67,12 +78,27 @@ WHO = (MEASURED, IS_HONEST, IS_RIGHT)
 INPUT, OUTPUT, GRADIENT = "input", "output", "gradient"
 
 #: Weights for the honest and the reference run, written by the worker and deleted afterwards.
-LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
+LIVE_WEIGHTS = "live-weights.safetensors"
 
 
 def replayed_weights(step: int) -> str:
     """Return the scratch file with the weights of a replayed step. Example: replayed-7 for 7."""
     return f"replayed-{step}.safetensors"
+
+
+def judged_weights(step: int) -> str:
+    """Return the scratch file with a worker's weights in a judged step (rule G1)."""
+    return f"judged-{step}.safetensors"
+
+
+def weights_of(judged: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of a worker's scratch files, with the steps ``judged``."""
+    return (LIVE_WEIGHTS, *map(judged_weights, judged))
+
+
+def judged_pass(step: int) -> str:
+    """Return the name of the pass that repeats a judged step. Example: ``step-7``."""
+    return f"step-{step}"
 
 
 class OnePart(Frozen):
@@ -108,8 +134,11 @@ class RerunOrder(Frozen):
     #: Passes to repeat, and token seeds of the passes that were steps of the stream.
     passes: tuple[str, ...]
     token_seeds: dict[str, int]
-    #: The audited step with kept weights.
-    step: int | None
+    #: The judged steps, each with the file ``judged_weights``.
+    judged: tuple[int, ...] = ()
+    #: Rule L1 compares every step: elements of judged steps are in ``LEDGER_VALUES``, and else in
+    #: ``STEP_VALUES``.
+    every_step: bool = False
     evidence_folder: str
     scratch_folder: str
     #: sha256 of every readable file, by name.
@@ -129,13 +158,17 @@ class Segment(Frozen):
 
 
 class AuditedStep(Frozen):
-    """A step of the stream that the worker sampled in the step's pause."""
+    """A step of the stream that the worker sampled in the step's pause.
+
+    If rule L1 does not compare every step, judged steps are audited steps as well.
+    """
 
     index: int
     token_seed: int
     #: Seed of the sampled indices.
     seed: int
-    #: All weights of this step were kept, to compare gradients with the reference.
+    #: All weights of this step were kept, to compare gradients with the reference; without
+    #: training, of the last audited step.
     weights_kept: bool
     #: AdamW's own step counter before the step, None in the very first.
     steps_before: float | None

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from llmb.config import Frozen
+from llmb.config import Frozen, JsonFile
 from llmb.errors import BundleRefusedError, EvidenceNotHereError, UsageError
 from llmb.records import member_names, members, migrations, strict_json, zip_members
 from llmb.records.canonical import canonical_bytes
@@ -46,10 +46,8 @@ class ManifestFile(Frozen):
     bytes: int = Field(ge=0)
 
 
-class Manifest(Frozen):
+class Manifest(JsonFile):
     """``MANIFEST.json``: the submitter of a bundle, and every other file except signatures."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.bundle/2"] = Field(alias="schema", default=BUNDLE_SCHEMA)
     submission: Submission

@@ -7,17 +7,17 @@ of the step. The record holds the nonce, so anybody can repeat the draws.
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from llmb.config import Parallelism, Precision
 from llmb.records.seeds import Stamp, derive, nonce_at
 from llmb.reference.recipe import Optimizer
 
-#: Steps between two fences of a training; most steps after the window, by a draw. One more step
-#: follows if the window ends on the parity of an audited step.
+#: Steps between two fences of a training; most steps after the window, by a draw. Without training
+#: one more follows if the window ends on the parity of an audited call.
 FENCE_EVERY, MOST_TAIL_STEPS = 10, 4
 #: Hexadecimal digits of a nonce (``config.NONCE``): 128 bits.
 DIGITS = 32
@@ -36,6 +36,10 @@ HORIZON = 2e-2
 #: Most steps with kept gradients: a bundle keeps its size (docs/adr/0023). An official window of 50
 #: steps, together with the steps before and after, stays below with at most 14 untimed steps.
 MOST_STEPS = 80
+#: Expected number of judged steps in a window, and the most (rule G1). Each step of the window has
+#: the same chance, whatever came before, so a plugin learns nothing from the steps judged already;
+#: at least one step is judged. Example: 4 % for each of 50 steps; of 100 windows 87 have 1 to 3.
+JUDGED, MOST_JUDGED = 2, 4
 #: Bits of the narrowest format in which honest runs stay together. Example: in NVFP4 the head
 #: differed by 3 times the head's norm after 20 steps.
 LEAST_BITS = 8
@@ -132,6 +136,20 @@ class Draws:
         drawn = (one[self._of("recomputed", n) % len(one)] for n, one in enumerate(ranges))
         return tuple(sorted({*drawn}))
 
+    def judged(self, window: range) -> tuple[int, ...]:
+        """Return the steps of ``window`` whose weights the worker hands over (rule G1), in order.
+
+        One to ``MOST_JUDGED`` steps, and never all: one step is left for rule O2. None in a window
+        of one step.
+        """
+        most = min(MOST_JUDGED, len(window) - 1)
+        chance = min(0.5, JUDGED / len(window))
+        for attempt in count() if most else ():
+            found = [step for step in window if self._of("judged", attempt, step) < chance * 2**63]
+            if 1 <= len(found) <= most:
+                return tuple(found)
+        return ()
+
     def compares_all(self, steps: int) -> bool:
         """Tell whether the gradients of all of ``steps`` are kept and compared (rule L1)."""
         return self.ledger and self.steps_compared(steps) == steps
@@ -158,17 +176,6 @@ def varies(optimizer: Optimizer) -> bool:
 
 def _smallest(optimizer: Optimizer) -> float:
     return min(optimizer.lr, SMALLEST_RATE)
-
-
-def mean_rate(optimizer: Optimizer, *, constant: bool) -> float:
-    """Return the mean of the drawn learning rates, or the workload's own rate if constant.
-
-    Example: 8.5e-5, the mean of a log-uniform distribution, (b - a) / ln(b / a).
-    """
-    if constant or not varies(optimizer):
-        return optimizer.lr
-    least = _smallest(optimizer)
-    return (LARGEST_RATE - least) / math.log(LARGEST_RATE / least)
 
 
 def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
@@ -214,7 +221,8 @@ def fence_every(mode: str) -> int:
 def longest_stream(mode: str, warmup_steps: int, timed_steps: int) -> int:
     """Return the most steps of a repeat: START may lie a fence later, and a tail follows.
 
-    Example: 66 for 3 untimed and 50 timed steps; the last step has no update.
+    Example: 69 for 3 untimed and 50 timed steps; the last step has no update. A training of rules 4
+    has one step less.
     """
     return warmup_steps + fence_every(mode) + timed_steps + MOST_TAIL_STEPS + 2
 

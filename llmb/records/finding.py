@@ -8,8 +8,10 @@ from llmb.config import Frozen
 
 #: Versions of the rules to judge a run by, the latest last. Every new rule adds a version. A
 #: changed judgement breaks with earlier runs: the tuple then holds the new version alone.
-JUDGED_VERSIONS = ("2", "3")
+JUDGED_VERSIONS = ("2", "3", "4")
 RULES_VERSION = JUDGED_VERSIONS[-1]
+#: First version with judged steps in trainings whose every step is compared (rule G1).
+JUDGED_SINCE = 4
 
 
 def alike(one: str, other: str) -> bool:

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from llmb.config import Frozen
+from llmb.config import Frozen, JsonFile
+from llmb.records.interconnect import CollectiveRate, HostLinks
 
 SCHEMA: Literal["llmb.node/1"] = "llmb.node/1"
 
 StepName = Literal["doctor", "ceilings", "collectives", "alone", "together", "ddp"]
 #: "left out": the step needs several devices.
 StepStatus = Literal["done", "failed", "left out"]
-#: "send_receive": each rank sends to the next rank and receives from the previous rank.
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive"]
-
-
-class CollectiveRate(Frozen):
-    """How fast all ranks together carry out one collective of one size."""
-
-    kind: CollectiveKind
-    #: Size of the full tensor: the output of an all-gather, the input of a reduce-scatter; or of a
-    #: message.
-    bytes: int = Field(ge=1)
-    #: Mean over consecutive calls, of the slowest rank.
-    seconds: float = Field(gt=0)
-    #: Bus bandwidth of a link, comparable between collectives and numbers of ranks.
-    bus_bytes_per_second: float
 
 
 class NodeStep(Frozen):
@@ -116,10 +102,8 @@ class Nearest(Frozen):
     differs: tuple[str, ...]
 
 
-class NodeReport(Frozen):
+class NodeReport(JsonFile):
     """The complete report of ``llmb node``."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.node/1"] = Field(alias="schema", default=SCHEMA)
     created_utc: str
@@ -134,6 +118,8 @@ class NodeReport(Frozen):
     steps: tuple[NodeStep, ...]
     devices: tuple[NodeDevice, ...]
     collectives: tuple[CollectiveRate, ...]
+    #: NUMA nodes, devices and network cards; None in reports of before 2026-11-27.
+    links: HostLinks | None = None
     ddp: Speed | None
     #: Throughput of DDP over that of all devices side by side.
     ddp_efficiency: float | None

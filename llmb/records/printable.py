@@ -1,6 +1,11 @@
-"""Text of strangers, made safe for a terminal or a page: no control codes, no hidden characters."""
+"""Text of strangers, made safe for a terminal or a page: no control codes, no hidden characters.
+
+Long lists are cut, too.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
@@ -18,3 +23,10 @@ def plain_text(text: str) -> str:
     """
     lines = text.split("\n")
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+
+
+def few(texts: Iterable[str], most: int, between: str = ", ") -> str:
+    """Return the first ``most`` of ``texts``, and how many follow. Example: ``a, b and 3 more``."""
+    every = list(texts)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return between.join(every[:most]) + more

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from llmb.config import Frozen
+from llmb.config import Frozen, JsonFile
 from llmb.records import members, strict_json
 from llmb.records.bundle import parse_model
 
@@ -32,10 +32,8 @@ class Recomputation(Frozen):
     of_steps: int = Field(ge=0)
 
 
-class RecomputedList(Frozen):
+class RecomputedList(JsonFile):
     """Bundle id -> facts of the recomputation."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.recomputed/1"] = Field(alias="schema", default=SCHEMA)
     bundles: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], Recomputation] = Field(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from llmb.config import NONCE, Frozen, OptionValue, Parallelism, RunConfig
+from llmb.config import NONCE, Frozen, JsonFile, OptionValue, Parallelism, RunConfig
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit
+from llmb.records.interconnect import Interconnect
 from llmb.records.lacks import Lacks
 from llmb.records.precision_recipe import PrecisionRecipe
 from llmb.records.reproduction import ReproductionOf
@@ -41,7 +42,11 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  precision_recipe added: optional, absent from records before.
 # llmb.run/1  2026-11  timing.fence_bits added: empty in records of rules 2 and older.
 # llmb.run/1  2026-11  timing.time_stamps added: optional, absent from records before.
+# llmb.run/1  2026-11  interconnect added: optional, absent from records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
+#: Rules of runs with evidence that does not name the run, and with records without bits of fences.
+#: A record itself states its rules (docs/adr/0051).
+OLDER_RULES = ("2",)
 
 RunClass = Literal["official", "debug"]
 StepClock = Literal["host", "device", "enqueue"]
@@ -197,8 +202,22 @@ class TimeStamps(Frozen):
     tokens_per_second: float | None
 
 
+class Stop(Frozen):
+    """A stop of the run's clock, while the worker wrote the weights of a judged step (rule G1)."""
+
+    #: The judged step, counted from 0.
+    step: int = Field(ge=0)
+    #: The supervisor's stamp of the stop, on the clock that stands still meanwhile.
+    at_ns: int
+    #: Length of the stop in nanoseconds.
+    ns: int = Field(ge=0)
+
+
 class RepeatTiming(Frozen):
     """The raw stamps of one worker process, all in nanoseconds of ``clock``.
+
+    The clock stands still in the ``stops``: each later stamp of supervisor and worker is earlier by
+    the length of all stops before.
 
     ``fence_ns[i]`` is the supervisor's stamp of the fence after ``fence_steps[i]`` steps,
     ``fence_worker_ns[i]`` the worker's own. ``step_ns[i]`` is the worker's stamp after step i.
@@ -245,6 +264,8 @@ class RepeatTiming(Frozen):
     fence_bits: tuple[Sha256, ...] = ()
     #: None if the worker ended before an answer.
     tail: Tail | None = None
+    #: The stops of the clock, one for each judged step. Empty by rules 3 and older.
+    stops: tuple[Stop, ...] = ()
     #: None without ``--timestamp``, or if the authority gave no token in time.
     time_stamps: TimeStamps | None = None
 
@@ -414,10 +435,8 @@ class Diff(Frozen):
     sources_base: str
 
 
-class RunRecord(Frozen):
+class RunRecord(JsonFile):
     """One run of llmb."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.run/1"] = Field(alias="schema", default=SCHEMA)
     run_id: str = Field(pattern=r"^[0-9a-f]{32}$")
@@ -435,6 +454,8 @@ class RunRecord(Frozen):
     workload: WorkloadFacts
     plugin: PluginFacts
     topology: Topology
+    #: None in a run of one rank, and in records of before 2026-11-27.
+    interconnect: Interconnect | None = None
     system: SystemDescription
     precision: PrecisionFacts
     #: Measured precision of each matrix product; None if no probe measured products.
@@ -454,3 +475,11 @@ class RunRecord(Frozen):
     warnings: tuple[str, ...]
     audit: Audit
     diff: Diff
+
+    @property
+    def hardware(self) -> str:
+        """The device of the run, as named in the record. Example: ``NVIDIA H100``."""
+        device, system = self.config.device, self.system
+        named = {each.name: each.description for each in system.devices}
+        of_cpu = system.cpu.model if device == "cpu" else None
+        return of_cpu or named.get(device) or device

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
-from llmb.config import Frozen
+from llmb.config import JsonFile
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import strict_json
 
@@ -28,10 +28,8 @@ def _plain(text: str) -> str:
 Words = Annotated[str, Field(max_length=200), AfterValidator(_plain)]
 
 
-class SeedCommitment(Frozen):
+class SeedCommitment(JsonFile):
     """A revealed commitment as written in the file; ``digest`` checks the hash."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.seed-commitment/1"] = Field(alias="schema", default=SCHEMA)
     #: The sha256, in hex, that was published while the seed was unknown.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from llmb.config import Frozen
+from llmb.config import Frozen, JsonFile
 from llmb.errors import BundleRefusedError
 from llmb.records import member_names, members, migrations, strict_json
 from llmb.records.bundle import parse_model
@@ -62,10 +62,8 @@ class Submitted(Frozen):
     missing: Annotated[str, AfterValidator(_reason)] | None = None
 
 
-class SystemIndex(Frozen):
+class SystemIndex(JsonFile):
     """All bundles that one submitter has submitted for one system."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     schema_: Literal["llmb.system-index/2"] = Field(alias="schema", default=INDEX_SCHEMA)
     submitter: Title

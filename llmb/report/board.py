@@ -8,10 +8,11 @@ from typing import Literal, get_args
 
 from llmb.config import Mode
 from llmb.formats import KNOWN
-from llmb.records.finding import RULES_VERSION, Status, Verdict, alike
+from llmb.records.finding import RULES_VERSION, Verdict
 from llmb.records.recomputed_list import Recomputation
 from llmb.records.time_stamp import LEAST_SHARE
-from llmb.report.bundles import Entry, RefusedBundle, Shelf
+from llmb.report.standing import reasons_apart
+from llmb.submission.bundles import Entry, RefusedBundle, Shelf
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
 
@@ -53,6 +54,8 @@ class BoardRepetition:
     difference_percent: float
     #: Unmet conditions in sentences; empty: the original is REPRODUCED.
     lacking: tuple[str, ...] = ()
+    #: True if only the second party is missing: the submitter of the original repeated the run.
+    by_same: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class BoardRow:
     rank: int | None
     #: True if the 95 % intervals of the row and of the row ranked above overlap.
     overlaps: bool
-    #: Reason for no rank, such as ``debug: not comparable``; None: ranked.
+    #: Every reason for no rank, such as ``debug: not comparable``; None: ranked.
     unranked: str | None
     tokens_per_second: float
     ci95: tuple[float, float] | None
@@ -251,7 +254,7 @@ def _row(
         marks=tuple(_marks(entry)),
         plugin=record.plugin.name,
         plugin_version=record.plugin.version,
-        device=run.hardware,
+        device=record.hardware,
         devices=record.topology.world_size,
         submitter=entry.submitter,
         system=entry.system,
@@ -281,8 +284,7 @@ def _trust(
     """Return the level of trust of a row, and the reason."""
     if verdict is Verdict.REPRODUCED:
         by = [one for one in repetitions if not one.lacking]
-        which = ", ".join(f"{one.bundle_id[:8]} ({one.difference_percent:+.1f} %)" for one in by)
-        return "repeated", f"by bundle {which}"
+        return "repeated", f"by {_named(by)}"
     if again is None:
         return "self-reported", "nobody else has computed it again"
     steps = f"{again.steps} of {again.of_steps} steps, {again.date}, llmb {again.llmb_version}"
@@ -294,18 +296,23 @@ def _trust(
     return "recomputed", steps
 
 
+def repeated_by_same(row: BoardRow) -> str | None:
+    """Return a line for repetitions by the submitter of ``row``; None: there are none.
+
+    Example: ``repeated by the same organisation: bundle 1f0c2a9b (+0.4 %)``. The line changes
+    neither verdict nor level of trust.
+    """
+    by = [one for one in row.repetitions if one.by_same]
+    return f"repeated by the same organisation: {_named(by)}" if by else None
+
+
+def _named(by: Sequence[BoardRepetition]) -> str:
+    each = ", ".join(f"{one.bundle_id[:8]} ({one.difference_percent:+.1f} %)" for one in by)
+    return f"bundle {each}"
+
+
 def _unranked(entry: Entry) -> str | None:
-    record = entry.record
-    if record.audit.verdict is Verdict.INVALID:
-        broken = dict.fromkeys(f.id for f in record.audit.findings if f.status is Status.FAIL)
-        return f"INVALID: {', '.join(broken)} failed"
-    if record.class_ == "debug":
-        return "debug: " + ("; ".join(record.waivers) or "not comparable")
-    if record.config.definition is not None:
-        return "a model of the submitter's own"
-    if not alike(record.rules_version, RULES_VERSION):
-        return f"rules {record.rules_version}: today's are {RULES_VERSION}"
-    return None
+    return "; ".join(reason.words for reason in reasons_apart(entry.record)) or None
 
 
 def _marks(entry: Entry) -> Iterator[str]:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmb.audit.rules import RULES
 from llmb.records.declared import marked
-from llmb.report.board import MARKED, BoardRow
+from llmb.report.board import MARKED, BoardRow, repeated_by_same
 from llmb.report.render import NOT_MEASURED, number, plain
+from llmb.report.standing import StandingReason, reasons_marked
 
 NOT_RANKED = "not ranked"
+RULES_BY_ID = {rule.id: rule for rule in RULES}
 #: Best first.
 VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
 
@@ -149,25 +152,47 @@ def _device_cell(row: BoardRow) -> tuple[CellPart, ...]:
 
 
 def _verdict_cell(row: BoardRow) -> tuple[CellPart, ...]:
-    name, why = row.verdict.value, plain(row.trusted_because)
-    trust = row.trust if row.trust == "self-reported" else f"{row.trust}: {why}"
+    name, because = row.verdict.value, plain(row.trusted_because)
+    trust = row.trust if row.trust == "self-reported" else f"{row.trust}: {because}"
+    again = repeated_by_same(row)
     small = (
         CellPart(openness(row)),
-        CellPart(trust, "span", "trust", why),
+        CellPart(trust, "span", "trust", because),
+        *((CellPart(plain(again), "span", "trust"),) if again else ()),
         *(CellPart(plain(mark), "span", "mark") for mark in row.marks),
     )
     badge = CellPart(name, "span", f"verdict {name.lower()}", MARKED.get(row.verdict, ""))
-    return (badge, CellPart(tag="small", parts=small))
+    why = tuple(
+        CellPart(tag="small", style="why", parts=reason_parts(reason))
+        for reason in reasons_marked(row.entry.record)
+    )
+    return (badge, *why, CellPart(tag="small", parts=small))
+
+
+def reason_parts(reason: StandingReason) -> tuple[CellPart, ...]:
+    """Return a reason in words, and links to its rules in the page's list of rules."""
+    parts = [CellPart(plain(reason.text), "a", href=f"#why-{reason.topic}")]
+    for n, name in enumerate(reason.rules):
+        parts.append(CellPart(", " if n else ": "))
+        known = name in RULES_BY_ID
+        parts.append(CellPart(plain(name), "a" * known, href=f"#rule-{name}" * known))
+    return (*parts, CellPart(reason.after))
 
 
 def _date_cell(row: BoardRow) -> tuple[CellPart, ...]:
     signed = (CellPart(f", {row.signatures} signed"),) if row.signatures else ()
-    small = CellPart(tag="small", parts=(CellPart(row_id(row)[:8], "code"), *signed))
+    digest = CellPart(row_id(row)[:8], "code")
+    link = CellPart(tag="a", title="link to this row", href=f"#row-{row_id(row)}", parts=(digest,))
+    small = CellPart(tag="small", parts=(link, *signed))
     return (CellPart(plain(row.created_utc[:10])), small)
 
 
 def _repeated_by(row: BoardRow) -> list[str]:
     return [one.bundle_id for one in row.repetitions if not one.lacking]
+
+
+def _repeated_by_same(row: BoardRow) -> list[str]:
+    return [one.bundle_id for one in row.repetitions if one.by_same]
 
 
 #: From left to right.
@@ -302,8 +327,9 @@ COLUMNS = (
             "tokens_per_second_by_foreign_clock": lambda row: row.by_foreign_clock,
             "signatures": lambda row: row.signatures,
             "repeated_by": _repeated_by,
+            "repeated_by_same_organisation": _repeated_by_same,
         },
-        lambda row: row.trust,
+        lambda row: "; ".join(filter(None, (row.trust, repeated_by_same(row)))),
     ),
     LeaderboardColumn(
         "Plugin",

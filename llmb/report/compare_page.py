@@ -14,7 +14,6 @@ from llmb.report.drawing import Drawing
 from llmb.report.render import NOT_MEASURED, number
 from llmb.report.run_facts import gigabytes, interval_words
 from llmb.report.run_page import STYLES, drawn, headline, title_of
-from llmb.report.runs import hardware_of
 from llmb.report.templates import page_of
 
 
@@ -68,7 +67,7 @@ def compare_page(
             name=name,
             run=run,
             title=title_of(run.record),
-            hardware=hardware_of(run.record),
+            hardware=run.record.hardware,
             headline=headline(run.record),
             interval=interval_words(run.figures["tokens_per_second"].interval),
             rate=rates[n],

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from llmb.measure import statistics
+from llmb.measure import link_words, statistics
 from llmb.records.bundle import SIGNATURES
 from llmb.records.declared import marked
 from llmb.records.finding import Finding
+from llmb.records.printable import few
 from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
 from llmb.report.board import BoardRow
-from llmb.report.bundles import TEXTS
 from llmb.report.columns import interval
 from llmb.report.render import NOT_MEASURED, number, visible
+from llmb.submission.bundles import TEXTS
 
 #: Limit of a shown diff in characters; the bundle has the full diff. All pages are in one file:
 #: above 1,000 pages the limit shrinks. Example: 10,000 pages have 1,200 characters per diff.
 _LONGEST_TEXT = 12_000
 _ALL_TEXTS = 1_000 * _LONGEST_TEXT
 _LONGEST_LOG = 4_000
+#: Every other text; the longest of a committed bundle, the limit of rule L1, has 1,000 characters.
+_LONGEST_VALUE = 2_000
 _MOST_POINTS = 400
 _MOST_ROWS = 60
 
@@ -43,7 +46,7 @@ def detail(row: BoardRow, command: str | None, pages: int = 1) -> dict[str, Any]
         "findings": [_finding(finding) for finding in record.audit.findings[:_MOST_ROWS]],
         "limits": list(record.audit.limits),
         "recipe": [list(line) for line in _recipe(record)][:_MOST_ROWS],
-        "notes": [*row.marks, *record.warnings],
+        "notes": [*row.marks, *record.warnings][:_MOST_ROWS],
         "changes": [list(pair) for pair in _changes(record)],
         "diffs": [
             {"name": name, "text": _cut(row.entry.texts[name], longest)}
@@ -78,8 +81,19 @@ def detail(row: BoardRow, command: str | None, pages: int = 1) -> dict[str, Any]
             for one in row.repetitions[:_MOST_ROWS]
         ],
     }
+    own = {"diffs", "log"}  # with limits of their own
+    data = {name: part if name in own else _bounded(part) for name, part in data.items()}
     shown: dict[str, Any] = _readable(data)
     return shown
+
+
+def _bounded(part: Any) -> Any:
+    """Return ``part`` with every text cut: a text of a record may have thousands of characters."""
+    if isinstance(part, dict):
+        return {name: _bounded(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_bounded(value) for value in part]
+    return _cut(part, _LONGEST_VALUE) if isinstance(part, str) else part
 
 
 def _head(row: BoardRow) -> dict[str, str | None]:
@@ -105,6 +119,7 @@ def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
         yield marked("Availability"), row.availability
     yield marked("Device"), f"{row.devices} x {row.device} ({config.device})"
     yield marked("Plugin"), f"{row.plugin} {row.plugin_version} ({record.plugin.distribution})"
+    yield from _links(record)
     yield "Precision", f"{record.precision.declared} declared, {_effective(record)}"
     recipe = record.precision_recipe
     yield "Measured precision", recipe.headline if recipe else NOT_MEASURED
@@ -134,6 +149,19 @@ def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
     yield "Signatures", _signatures(row)
     yield "Bundle id", row.bundle_id
     yield "Files", row.entry.path
+
+
+def _links(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield the links between the ranks: bandwidths, ranks of each host, and each kind of host."""
+    found = record.interconnect
+    if found is None:
+        return
+    text = f"{link_words.headline(found)}, {link_words.whose(found)}"
+    yield marked("Interconnect"), text
+    yield from link_words.curves(found)
+    yield "Ranks", link_words.sharing(found)
+    for words in link_words.kinds_of_hosts(found):
+        yield from words
 
 
 def _recipe(record: RunRecord) -> Iterator[tuple[str, str, str, str]]:
@@ -232,16 +260,11 @@ def _changes(record: RunRecord) -> Iterator[tuple[str, str]]:
         ("Modules removed", model.modules_removed),
         ("Parameters repacked", model.parameters_repacked),
     ):
-        yield words, _some(names)
+        yield words, few(names, 3) or "none"
     for change in record.diff.settings[:_MOST_ROWS]:
         yield f"Setting {change.name}", f"{change.before or 'unset'} → {change.after or 'unset'}"
-    compared = "nothing to compare with" if sources is None else _some(sources)
+    compared = "nothing to compare with" if sources is None else few(sources, 3) or "none"
     yield f"Files of llmb that differ from {record.diff.sources_base}", compared
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more if names else "none"
 
 
 def _software(record: RunRecord) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmb.projection.rounding import contradictions
 from llmb.records.finding import Verdict
 from llmb.report import matching
-from llmb.report.runs import ReportedRun
+from llmb.submission.runs import ReportedRun
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import Column, Document, Row, Table
 

@@ -129,8 +129,48 @@ class Axis:
         return tuple(round(number * step, 12) for number in range(first, last + 1))
 
 
+@dataclass(frozen=True)
+class LogAxis:
+    """A range of positive numbers, laid logarithmically along 0 to 100 per cent of a figure."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> LogAxis:
+        """Return the axis of all positive ``values``, with 6 % of its length at both ends.
+
+        A single value has an axis as well: 100 lies in the middle of 80 to 125.
+        """
+        logs = [math.log10(value) for value in values if 0.0 < value < math.inf]
+        low, high = min(logs, default=0.0), max(logs, default=1.0)
+        pad = max(0.06 * (high - low), 0.1 if high - low < 0.1 else 0.0)
+        return cls(10 ** (low - pad), 10 ** (high + pad))
+
+    def place(self, value: float) -> float:
+        """Return the place of ``value`` in per cent, at least 0 and at most 100."""
+        low, high = math.log10(self.low), math.log10(self.high)
+        share = (math.log10(value) - low) / (high - low)
+        return round(100 * min(1.0, max(0.0, share)), 3)
+
+    def ticks(self, most: int = 5) -> tuple[float, ...]:
+        """Return at most ``most`` round numbers on the axis. Example: 10, 100 for 8 to 240."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        powers = [10.0**power for power in range(first, last + 1)]
+        tried = [[p for p in powers if self.low <= p <= self.high][:: 1 + len(powers) // most]]
+        for times in ((1, 3), (1, 2, 5)):
+            every = [n * power for power in powers for n in times]
+            tried.append([tick for tick in every if self.low <= tick <= self.high])
+        fitting = [ticks for ticks in tried if 2 <= len(ticks) <= most]
+        if fitting:
+            return tuple(round(tick, 12) for tick in fitting[-1])
+        if self.high / self.low < 10:
+            return Axis(self.low, self.high).ticks(most)
+        return tuple(tried[0][:most])
+
+
 def x_axis(
-    axis: Axis, y: float, text: Callable[[float], str], most: int = 5
+    axis: Axis | LogAxis, y: float, text: Callable[[float], str], most: int = 5
 ) -> tuple[list[Stroke], list[Label]]:
     """Return the ticks below a figure and their labels, kept inside the figure's width."""
     strokes, labels = [Stroke(0, y, 100, y, "grid")], []

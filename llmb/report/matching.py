@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmb.report.runs import ReportedRun, Setting
+from llmb.submission.runs import ReportedRun, Setting
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import Row, Table
 
@@ -72,6 +72,8 @@ def _words(name: str, value: Setting) -> str:
         return f"{value} device" + ("s" if value != 1 else "")
     if name == "sequences":
         return f"batch {value}"
+    if name == "zero" and value is not None:
+        return f"ZeRO {value}"
     if name in ("mode", "new_tokens"):
         return f"{name.replace('_', ' ')} {value}"
     if isinstance(value, bool) or value is None:

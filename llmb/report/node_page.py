@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from llmb.measure.link_words import host_words
+from llmb.records.declared import marked
 from llmb.records.node_report import NodeReport, Speed
 from llmb.records.run_directory import REPORT
 from llmb.report.drawing import Drawing, seconds
@@ -60,6 +62,8 @@ def node_page(report: NodeReport) -> str:
         time=_time(report),
         ddp=_speeds("DDP", [report.ddp])[0],
         collectives=_collectives(report),
+        links=[] if report.links is None else list(host_words(report.links)),
+        marked=marked,
         gigabytes=gigabytes,
         number=number,
         seconds=seconds,

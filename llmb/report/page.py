@@ -6,18 +6,40 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from llmb.report import ranking
 from llmb.report.board import LEVELS, Board, BoardRow
-from llmb.report.columns import COLUMNS, VERDICTS, openness, row_id, submitter_of, system_of
+from llmb.report.columns import (
+    COLUMNS,
+    RULES_BY_ID,
+    VERDICTS,
+    openness,
+    reason_parts,
+    row_data,
+    row_id,
+    submitter_of,
+    system_of,
+)
+from llmb.report.comparing import comparing
 from llmb.report.detail import detail
+from llmb.report.precision_figure import precision_figures
 from llmb.report.render import NOT_MEASURED, number, plain
+from llmb.report.standing import TOPICS, reasons_apart, reasons_marked
+from llmb.report.submitters import OUTCOMES, verdicts
 from llmb.report.templates import policy, resource
 
 _TEMPLATE, _STYLE = "leaderboard.html.jinja", "leaderboard.css"
-_SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
+_SCRIPTS = (
+    "address.js",
+    "table.js",
+    "charts.js",
+    "bundle.js",
+    "compare.js",
+    "download.js",
+    "main.js",
+)
 #: Charts are open at first for at most three groups.
 _OPEN_CHARTS = 3
 #: Rows shown at first: at most 100 per group and about 400 in all groups together, but at least 25
@@ -45,10 +67,14 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
     shared = _shared(details)
     at_once = min(_ROWS_AT_ONCE, max(_LEAST_ROWS, _ROWS_OF_ALL // max(1, len(board.groups))))
     script = "'use strict';\n" + "\n".join(map(resource, _SCRIPTS))
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.lstrip_blocks = True
-    template = environment.from_string(resource(_TEMPLATE))
-    return template.render(
+    environment = Environment(
+        loader=FunctionLoader(resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(_TEMPLATE).render(
         title=ranking.TITLE,
         about=ranking.ABOUT,
         references_about=ranking.REFERENCES,
@@ -58,10 +84,16 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         columns=[column for column in COLUMNS if column.cell is not None],
         groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
         open_charts=len(board.groups) <= _OPEN_CHARTS,
+        multiples=precision_figures(board),
         apart=[_view(row) for row in board.apart],
         refused=_reasons(board, is_unread=False),
         unread=_reasons(board, is_unread=True),
         references=board.references,
+        explained=_explained(board),
+        outcomes=OUTCOMES,
+        submitters=[(plain(one.submitter), one.counts) for one in verdicts(board)],
+        comparing=comparing(board.rows),
+        lines=_lines(board),
         filters=_filters(board),
         shared=list(shared),
         details={name: _shortened(data, shared) for name, data in details.items()},
@@ -75,6 +107,41 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
 def _reasons(board: Board, *, is_unread: bool) -> list[tuple[str, str]]:
     every = (one for one in board.refused if one.is_unread is is_unread)
     return [(plain(one.path), plain(one.reason)) for one in every]
+
+
+def _explained(board: Board) -> list[tuple[str, str, str, str]]:
+    """Return anchor, title, text and source of each reason and rule that the page links to."""
+    reasons = [
+        reason
+        for row in board.rows
+        for reason in (*reasons_apart(row.entry.record), *reasons_marked(row.entry.record))
+    ]
+    topics = {reason.topic for reason in reasons}
+    topics |= {"not-verified" if one.is_unread else "refused" for one in board.refused}
+    named = {name for reason in reasons for name in reason.rules}
+    told = [
+        (f"why-{topic}", topic.replace("-", " "), text, f"docs/rules.md, {place}")
+        for topic, (text, place) in TOPICS.items()
+        if topic in topics
+    ]
+    for rule in RULES_BY_ID.values():
+        if rule.id in named:
+            text = f"{rule.title}. Measured: {rule.measured}. Cannot see: {rule.cannot_see}."
+            place = f"level {rule.level.value}; docs/rules.md, What is observed"
+            told.append((f"rule-{rule.id}", rule.id, text, place))
+    return told
+
+
+def _lines(board: Board) -> dict[str, Any]:
+    """Return the data of downloads: per ranked row the CSV line and the JSON values."""
+    rows = [row for _, ranked in board.groups for row in ranked]
+    return {
+        "schema": ranking.SCHEMA,
+        "declared": ranking.declared(),
+        "title": ranking.csv_title(),
+        "fields": [name for column in COLUMNS for name in column.data],
+        "rows": {row_id(row): [ranking.csv_line(row), *row_data(row).values()] for row in rows},
+    }
 
 
 def _texts(item: Any) -> Iterator[str]:
@@ -148,7 +215,7 @@ def _view(row: BoardRow) -> dict[str, Any]:
         "device": plain(row.device),
         "devices": row.devices,
         "tps_text": number(row.tokens_per_second),
-        "unranked": plain(row.unranked or ""),
+        "reasons": [reason_parts(reason) for reason in reasons_apart(row.entry.record)],
         "verdict": row.verdict.value,
     }
 

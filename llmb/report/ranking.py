@@ -72,20 +72,37 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str
 
 def comma_separated(board: Board) -> str:
     """Return CSV: a header, then one line per bundle or reference row."""
+    return _csv(_lines(board))
+
+
+def csv_title() -> str:
+    """Return the first line of the CSV."""
+    return _csv(())
+
+
+def csv_line(row: BoardRow) -> str:
+    """Return the CSV line of ``row``, for a download from the page."""
+    return _csv([_line(row)]).removeprefix(csv_title())
+
+
+def _csv(lines: Iterable[dict[str, object]]) -> str:
     stream = io.StringIO()
     fields = [name for name in flat_fields() if name != "unranked"]
     writer = csv.DictWriter(stream, (*_FIRST, *fields, *_LAST), lineterminator="\n")
     writer.writeheader()
-    for line in _lines(board):
+    for line in lines:
         writer.writerow({key: inert(value) for key, value in line.items()})
     return stream.getvalue()
 
 
+def _line(row: BoardRow) -> dict[str, object]:
+    data = flat(row)
+    kind, reason = ("apart" if row.unranked else "ranked"), data.pop("unranked")
+    return {**data, "kind": kind, "reason": reason}
+
+
 def _lines(board: Board) -> Iterator[dict[str, object]]:
-    for row in board.rows:
-        data = flat(row)
-        kind, reason = ("apart" if row.unranked else "ranked"), data.pop("unranked")
-        yield {**data, "kind": kind, "reason": reason}
+    yield from map(_line, board.rows)
     for refused in board.refused:
         kind = "not verified" if refused.is_unread else "refused"
         yield {"kind": kind, "path": refused.path, "reason": refused.reason}
@@ -105,7 +122,7 @@ def as_data(board: Board) -> dict[str, Any]:
     """Return the leaderboard as JSON data; null: not measured or not known."""
     return {
         "schema": SCHEMA,
-        "declared": [*DECLARED_BY_PLACE, *DECLARED],
+        "declared": declared(),
         "groups": [
             {
                 "workload": group.workload,
@@ -120,6 +137,11 @@ def as_data(board: Board) -> dict[str, Any]:
         "not_verified": _reasons(board, is_unread=True),
         "references": [_reference_data(row) for row in board.references],
     }
+
+
+def declared() -> list[str]:
+    """Return the fields that no check of llmb covers."""
+    return [*DECLARED_BY_PLACE, *DECLARED]
 
 
 def _reasons(board: Board, *, is_unread: bool) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from llmb.report.document import Line, Report, Section
-from llmb.report.runs import ReportedRun
+from llmb.submission.runs import ReportedRun
 
 NOT_MEASURED = "not measured"
 MEASURED = "measured"
@@ -53,7 +53,7 @@ def where(line: Line) -> str:
     run, config = line.run, line.run.record.config
     size = run.settings["world_size"]
     parts = [
-        f"{run.hardware} ({config.plugin})",
+        f"{run.record.hardware} ({config.plugin})",
         f"{size} device" + ("s" if size != 1 else ""),
         f"{run.settings['precision']}" + (" mixed" if config.mixed_precision else ""),
         f"batch {config.batch_size}",
@@ -190,7 +190,7 @@ def _about(run: ReportedRun | None, count: int) -> dict[str, Any]:
     if run is None:
         return {"measured_on": None, "runs": count}
     return {
-        "measured_on": run.hardware,
+        "measured_on": run.record.hardware,
         "plugin": run.record.config.plugin,
         "world_size": run.settings["world_size"],
         "precision": run.settings["precision"],

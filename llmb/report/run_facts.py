@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from llmb.measure import link_words
 from llmb.measure.summary import steal_share
 from llmb.records.declared import marked
+from llmb.records.printable import few
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.report.drawing import seconds
 from llmb.report.render import NOT_MEASURED, number
 
 #: Most rows of a table or list on a page.
 MOST_ROWS = 60
+_MOST_NAMES = 12
 _PER_SECOND = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 
 
@@ -73,7 +76,10 @@ def tiles(record: RunRecord) -> Iterator[Fact]:
     window = seconds((timing.stop_ns - timing.start_ns) / 1e9)
     repeats = len(timing.repeats)
     which = f"process {timing.headline_repeat + 1} of {repeats}" if repeats > 1 else "one process"
-    yield Fact("Timed window", window, f"{timing.timed_steps} steps, {which}")
+    judged = len(timing.stops)
+    stopped = seconds(sum(stop.ns for stop in timing.stops) / 1e9)
+    beside = f"; beside it {stopped} for {judged} judged steps" if judged else ""
+    yield Fact("Timed window", window, f"{timing.timed_steps} steps, {which}{beside}")
 
 
 def _per_second(amount: float, timing: RepeatTiming) -> str:
@@ -97,6 +103,8 @@ def settings(record: RunRecord) -> Iterator[Fact]:
     if (world := record.topology.world_size) > 1:
         hosts = f"{world} on {record.topology.nodes} host{'s' if record.topology.nodes > 1 else ''}"
         yield Fact("Ranks", hosts, _mesh(record))
+    if (linked := record.interconnect) is not None:
+        yield Fact(marked("Interconnect"), link_words.headline(linked), link_words.whose(linked))
     how = f" ({config.compile_mode})" if config.executor == "inductor" else ""
     yield Fact("Executor", f"{config.executor}{how}")
     yield Fact("Tokens", workload.tokens)
@@ -189,7 +197,7 @@ def changes(record: RunRecord) -> Iterator[Fact]:
         ("Modules removed", model.modules_removed),
         ("Parameters repacked", model.parameters_repacked),
     ):
-        yield Fact(words, f"{len(names)}" if names else "none", _some(names))
+        yield Fact(words, f"{len(names)}" if names else "none", few(names, _MOST_NAMES))
     for change in record.diff.settings[:MOST_ROWS]:
         sides = f"{change.before or 'unset'} → {change.after or 'unset'}"
         yield Fact(f"Setting {change.name}", sides)
@@ -197,9 +205,4 @@ def changes(record: RunRecord) -> Iterator[Fact]:
         yield Fact("Files of llmb", "not compared", record.diff.sources_base)
     else:
         changed = f"{len(sources)} differ from {record.diff.sources_base}"
-        yield Fact("Files of llmb", changed, _some(sources))
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+        yield Fact("Files of llmb", changed, few(sources, _MOST_NAMES))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from llmb.audit.rules import RULES
 from llmb.errors import BundleRefusedError
-from llmb.measure import statistics
+from llmb.measure import link_words, statistics
 from llmb.records.declared import marked
 from llmb.records.finding import Finding, Status, Verdict
 from llmb.records.precision_recipe import FORWARD, INPUT, WEIGHT, PrecisionRecipe, RecipeRow
@@ -19,7 +19,6 @@ from llmb.report.drawing import Drawing, seconds
 from llmb.report.render import NOT_MEASURED, number
 from llmb.report.run_facts import MOST_ROWS, flops, gigabytes, interval_words
 from llmb.report.run_figures import REST, BarPart, colour
-from llmb.report.runs import hardware_of
 from llmb.report.scales import Scale, scales
 from llmb.report.templates import page_of
 
@@ -105,7 +104,7 @@ def _page(record: RunRecord, command: str | None) -> str:
         record=record,
         command=command,
         title=title_of(record),
-        hardware=hardware_of(record),
+        hardware=record.hardware,
         meaning=MEANING[record.audit.verdict],
         verdict=record.audit.verdict.value,
         headline=headline(record),
@@ -119,6 +118,7 @@ def _page(record: RunRecord, command: str | None) -> str:
         parts=drawn(lambda: ceiling_parts(record)),
         budget=drawn(lambda: _budget(ceiling_parts(record))),
         memory=_memory(record),
+        linked=_linked(record),
         gauges=drawn(lambda: run_figures.gauges(timing)) or (),
         recipe=record.precision_recipe,
         recipe_rows=recipe_rows(record.precision_recipe),
@@ -248,6 +248,44 @@ def _rule(finding: Finding) -> RuleShown:
         scales=scales(finding),
         causes=rule.causes if rule and is_broken else (),
         cannot_see=rule.cannot_see if rule else "",
+    )
+
+
+@dataclass(frozen=True)
+class LinksShown:
+    """The links between ranks on the page: facts in words, and each rate with a bar."""
+
+    headline: str
+    whose: str
+    sharing: str
+    hosts: list[list[tuple[str, str]]]
+    #: Words, and the bus bandwidth over the largest of all; None where no bar can be drawn.
+    rates: list[tuple[link_words.RateWords, Drawing | None]]
+
+
+def _linked(record: RunRecord) -> LinksShown | None:
+    """Return the links between the ranks, None for a run without."""
+    found = record.interconnect
+    if found is None:
+        return None
+    rates = found.rates[:MOST_ROWS]
+    most = max((rate.bus_bytes_per_second for rate in rates), default=0.0)
+    return LinksShown(
+        headline=link_words.headline(found),
+        whose=link_words.whose(found),
+        sharing=link_words.sharing(found),
+        hosts=link_words.kinds_of_hosts(found),
+        rates=[
+            (
+                link_words.rate_words(rate),
+                drawn(
+                    lambda rate=rate: run_figures.bar(  # type: ignore[misc]
+                        rate.bus_bytes_per_second / most, "bus bandwidth"
+                    )
+                ),
+            )
+            for rate in rates
+        ],
     )
 
 

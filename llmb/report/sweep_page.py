@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmb.records.run_directory import REPORT
+from llmb.records.sweep_overview import MeasuredPoint, Overview, PointState
 from llmb.report.drawing import Area, Axis, Dot, Drawing, Stroke, x_axis
 from llmb.report.links import local_link
 from llmb.report.render import NOT_MEASURED, number
@@ -12,8 +13,6 @@ from llmb.report.run_facts import gigabytes, interval_words
 from llmb.report.run_figures import bar
 from llmb.report.run_page import STYLES
 from llmb.report.templates import page_of
-from llmb.sweep.overview import Overview
-from llmb.sweep.points import MeasuredPoint, PointState
 
 _ROW = 26
 WORDS = {

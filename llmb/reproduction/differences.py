@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from llmb.records import references
+from llmb.records.printable import few
 from llmb.reproduction.conditions import Conditions, PluginState
 from llmb.reproduction.install import install_hint
 
@@ -82,9 +83,7 @@ def _files(theirs: PluginState, ours: PluginState, closer: str) -> Iterator[Diff
     if not other:
         return
     missing = sum(path not in ours.files for path in other)
-    shown = ", ".join(other[:_SHOWN_FILES])
-    shown += f" and {len(other) - _SHOWN_FILES} more" if len(other) > _SHOWN_FILES else ""
-    shown += f"; {missing} missing" if missing else ""
+    shown = few(other, _SHOWN_FILES) + (f"; {missing} missing" if missing else "")
     here = f"the same but for {len(other)} ({shown})"
     yield Difference("plugin files", str(len(theirs.files)), here, closer)
 

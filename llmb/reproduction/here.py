@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmb import __version__, workloads
-from llmb.config import RankAddress, RunRequest
+from llmb.config import RankAddress, RunRequest, is_cpu
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.measure import host
 from llmb.plugin import discovery
@@ -25,7 +25,6 @@ from llmb.reproduction.conditions import Conditions, PluginState
 from llmb.reproduction.install import install_hint
 from llmb.supervision import selection
 from llmb.supervision.choices import check_installed
-from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Offers, for_children
 from llmb.wire.messages import Offer, Terms
 

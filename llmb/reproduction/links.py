@@ -6,8 +6,9 @@ All bundles here have passed ``llmb verify``; this module verifies none.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmb.config import RunConfig
 from llmb.records.finding import Reproduction, Verdict, alike
@@ -28,8 +29,12 @@ class Member:
 
     bundle_id: str
     record: RunRecord
-    #: Fingerprints of keys with a valid signature of the manifest.
+    #: Fingerprints of the submitter's listed keys with a valid signature of the manifest.
     signers: frozenset[str] = frozenset()
+    #: Id of the submitter, from the manifest; None: the manifest names none.
+    submitter: str | None = None
+    #: Organisation of the submitter, from the list of owners; None: not listed.
+    organisation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,17 @@ class Repetition:
 
     reproduction: Reproduction
     agreement: Agreement
-    #: Unmet conditions in sentences; empty: the original is REPRODUCED.
-    lacking: tuple[str, ...]
+    #: Unmet conditions about the two runs in sentences.
+    shortfalls: tuple[str, ...]
+    #: Reason why no second party has repeated the run; None: a second party has.
+    same_party: str | None
+    #: True if the submitter or the organisation of the original has repeated the run.
+    by_same: bool
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Unmet conditions in sentences; empty: the original is REPRODUCED."""
+        return (*self.shortfalls, *([self.same_party] if self.same_party else []))
 
     @property
     def counts(self) -> bool:
@@ -97,15 +111,31 @@ def agreement_of(repetition: RunRecord, original: RunRecord) -> Agreement:
     return agreement(ours.tokens_per_second, ours.ci95, theirs.tokens_per_second, theirs.ci95)
 
 
-def signing_shortfall(signers: frozenset[str], original: frozenset[str]) -> str | None:
-    """Return why two bundles are not signed by different parties; None: different parties."""
-    if not original:
-        return "the original has no valid signature"
-    if not signers:
-        return "the repetition has no valid signature"
-    if signers & original:
+def same_party(member: Member, original: Member) -> str | None:
+    """Return why two bundles are not of different parties; None: they are.
+
+    A party is an organisation of the list of owners. A submitter with two keys is one party.
+    """
+    if _is_same(member, original):
+        return f"both are handed in by {original.organisation or original.submitter}"
+    if not original.signers:
+        return "the original has no valid signature by a listed key"
+    if not member.signers:
+        return "the repetition has no valid signature by a listed key"
+    if member.signers & original.signers:
         return "both are signed with the same key"
     return None
+
+
+def _is_same(one: Member, other: Member) -> bool:
+    pairs = ((one.submitter, other.submitter), (one.organisation, other.organisation))
+    return any(a is not None and b is not None and _spelt(a) == _spelt(b) for a, b in pairs)
+
+
+def _spelt(name: str) -> str:
+    """Return the letters and digits of ``name``, without case: of "ACME, Inc." ``acmeinc``."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(letter for letter in plain if letter.isalnum()) or name
 
 
 def _by_id(members: Iterable[Member]) -> dict[str, Member]:
@@ -113,7 +143,7 @@ def _by_id(members: Iterable[Member]) -> dict[str, Member]:
     for member in members:
         copy = found.get(member.bundle_id)
         signers = member.signers | (copy.signers if copy else frozenset())
-        found[member.bundle_id] = Member(member.bundle_id, member.record, signers)
+        found[member.bundle_id] = replace(member, signers=signers)
     return found
 
 
@@ -139,8 +169,6 @@ def _false(record: RunRecord, original: RunRecord) -> Iterator[str]:
 
 def _repetition(member: Member, original: Member) -> Repetition:
     agrees = agreement_of(member.record, original.record)
-    lacking = [*_shortfalls(member.record, original.record)]
-    unsigned = signing_shortfall(member.signers, original.signers)
     return Repetition(
         reproduction=Reproduction(
             bundle_id=member.bundle_id,
@@ -149,7 +177,9 @@ def _repetition(member: Member, original: Member) -> Repetition:
             difference_percent=agrees.difference_percent,
         ),
         agreement=agrees,
-        lacking=(*lacking, *([unsigned] if unsigned else [])),
+        shortfalls=shortfalls(member.record, original.record),
+        same_party=same_party(member, original),
+        by_same=_is_same(member, original),
     )
 
 

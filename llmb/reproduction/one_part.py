@@ -15,21 +15,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.audit.bench import PROBED, Bench, Files, UnreadableError, facts_of
 from llmb.audit.distance import gap
 from llmb.audit.one_part import PASSES, parts
 from llmb.audit.rule import Evidence, PartFinding
 from llmb.config import AuditMode, Mode, RunConfig, RunRequest
+from llmb.endings import RunProgress
 from llmb.errors import LlmbError, RunFailedError, UsageError
 from llmb.families import family_of
 from llmb.formats import UNKNOWN
-from llmb.measure import clock
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array, FileArray, stored
 from llmb.records.audited import OnePart, PartSeen
 from llmb.records.run_directory import LOG, RunDirectory
 from llmb.records.run_record import RunRecord
+from llmb.supervision import forecast
 from llmb.supervision.assembly import Repeat
 from llmb.supervision.auditing import Folders
 from llmb.supervision.choices import check_installed
@@ -189,8 +190,11 @@ def repeat(question: Question, request: RunRequest, output: Path, display: Displ
     """
     began_ns = clock.now_ns()
     check_installed(request.executor)
+    progress, once = RunProgress(), {"warmup_steps": 1, "timed_steps": 1, "repeats": 1}
+    workload, short = workloads.of(request), request.model_copy(update=once)
+    display.foresee(forecast.of_request(short, workload, progress))
     display.phase("asking the plugins")
-    negotiated = negotiate(request, workloads.of(request))
+    negotiated = negotiate(request, workload)
     rule = question.rule
     config = _config(question.record, negotiated.config, rule)
     only = OnePart(parameter=question.parameter, passes=PASSES[rule])
@@ -199,7 +203,7 @@ def repeat(question: Question, request: RunRequest, output: Path, display: Displ
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
         folders = Folders(directory.evidence_folder(0), scratch)
-        line = RunPhases(workloads.of(config), negotiated, directory, display)
+        line = RunPhases(workloads.of(config), negotiated, directory, display, progress=progress)
         try:
             seen = line.one_part(config, only, folders, _OF_STEPS if rule == "L1" else _SHORT)
             facts = replace(

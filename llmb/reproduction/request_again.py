@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb import workloads
-from llmb.config import Choices, DataSource, OptionValue, RunConfig, RunRequest, WeightsSource
+from llmb.config import DataSource, OptionValue, RunConfig, RunRequest, WeightsSource
 from llmb.errors import UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
@@ -46,28 +46,15 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
     places = places or Places()
     config = record.config
     _check_possible(record)
-    data, weights = _data(record, places), _weights(record, places)
-    chosen = {name: getattr(config, name) for name in Choices.model_fields}
-    return RunRequest(
-        **{**chosen, "data": data, "weights": weights},
-        workload=config.workload,
-        definition=config.definition,
-        mode=config.mode,
-        plugin=config.plugin,
-        plugin_options=_options(record, places),
-        device=places.device or _device(config),
-        precision=config.precision.name,
-        batch_size=config.batch_size,
-        accumulate=config.accumulate,
-        mixed_precision=config.mixed_precision,
-        seed=None,
-        warmup_steps=config.warmup_steps,
-        timed_steps=config.timed_steps,
-        repeats=config.repeats,
-        shape_overrides=config.shape_overrides,
-        audit=config.audit,
-        parallelism=config.parallelism,
-    )
+    own = {
+        "plugin_options": _options(record, places),
+        "device": places.device or _device(config),
+        "precision": config.precision.name,
+        "data": _data(record, places),
+        "weights": _weights(record, places),
+        "seed": None,
+    }
+    return RunRequest(**{**dict(config), **own})
 
 
 def _device(config: RunConfig) -> str:

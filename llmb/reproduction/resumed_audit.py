@@ -12,12 +12,11 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb import endings, workloads
+from llmb import clock, endings, workloads
 from llmb.audit.bench import UnreadableError, facts_of
 from llmb.audit.judgement import judge
 from llmb.config import RunConfig, RunRequest
 from llmb.errors import BundleRefusedError, RunFailedError, UnavailableError, UsageError
-from llmb.measure import clock
 from llmb.plugin import discovery
 from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
@@ -26,6 +25,7 @@ from llmb.records.run_directory import AUDIT, UNFINISHED, RunDirectory
 from llmb.records.run_record import Interruption, PrecisionFacts, RunRecord
 from llmb.records.seeds import token_seed
 from llmb.reference import pins
+from llmb.supervision import forecast
 from llmb.supervision.auditing import Examined, Folders
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import negotiate
@@ -86,14 +86,22 @@ def resume(path: Path, record: RunRecord, request: RunRequest, display: Display)
     """
     there = _open_audit(path, record)
     check_installed(request.executor)
+    progress, repeat = endings.RunProgress(), there.interruption.repeat
+    display.foresee(_forecast(record, repeat, progress))
     display.phase("asking the plugins")
     negotiated = negotiate(request, workloads.of(request))
     _check_same_plugin(record)
     inputs = {"data": negotiated.config.data, "weights": negotiated.config.weights}
     config = record.config.model_copy(update=inputs)
-    repeat = there.interruption.repeat
     directory = RunDirectory.reopened(path)
-    line = RunPhases(workloads.of(config), negotiated, directory, display, run_id=record.run_id)
+    line = RunPhases(
+        workloads.of(config),
+        negotiated,
+        directory,
+        display,
+        run_id=record.run_id,
+        progress=progress,
+    )
     streamed = _streamed(there, config)
     with directory.scratch_folder(repeat) as scratch:
         for name in streamed.scratch:
@@ -111,6 +119,13 @@ def resume(path: Path, record: RunRecord, request: RunRequest, display: Display)
         directory.finish(pretty_bytes(finished))
         shutil.rmtree(path / UNFINISHED, ignore_errors=True)
     return finished
+
+
+def _forecast(record: RunRecord, repeat: int, progress: endings.RunProgress) -> forecast.Forecast:
+    """Return the foreseen parts of the audit, from the measured steps of the run."""
+    timing = record.timing.repeats[repeat]
+    step_s = (timing.stop_ns - timing.start_ns) / 1e9 / timing.timed_steps
+    return forecast.of_audit(progress, step_s, len(timing.commitments), record.config.audit)
 
 
 def _check_same_plugin(record: RunRecord) -> None:

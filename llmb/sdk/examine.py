@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import IO
 
 import llmb
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import FP32, Precision, RunRequest, idle_waiting
 from llmb.errors import LlmbError, RunFailedError, UsageError, did_you_mean
-from llmb.measure import clock
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.sdk import catalogue

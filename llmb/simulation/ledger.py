@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from llmb.observe.collectives import Collectives
-from llmb.observe.shards import is_elsewhere, local
+from llmb.parallel.shards import is_elsewhere, local
 from llmb.simulation import private
 
 #: Roles of known tensors: parameters and optimizer states live from step to step, gradients less.

@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 
 from llmb.config import BF16, Mode, Parallelism, RunConfig, RunRequest
 from llmb.errors import UsageError
-from llmb.observe.shards import is_elsewhere, local
 from llmb.parallel import checks
 from llmb.parallel.layout import Layout
 from llmb.parallel.mesh import DIMENSIONS
 from llmb.parallel.pipeline import parts_of
+from llmb.parallel.shards import is_elsewhere, local
 from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.reference.data import make_batch
 from llmb.reference.loss import causal_loss

@@ -32,7 +32,10 @@ _DRAWN = (
 )
 #: With a nonce, tokens and learning rates follow from the nonce; without a nonce, from the run's
 #: seed, and two runs may share a seed.
-_OF_THE_NONCE = (audited.REPLAY, audited.LEDGER_VALUES, audited.REPLAYED, audited.RECOMPUTED)
+_OF_THE_NONCE = (
+    *(audited.REPLAY, audited.LEDGER_VALUES, audited.REPLAYED, audited.RECOMPUTED),
+    audited.JUDGED,
+)
 
 
 class Content(Frozen):

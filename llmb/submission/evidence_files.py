@@ -11,24 +11,23 @@ from llmb.config import AuditMode, Mode
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
-from llmb.records.draws import fence_every, state_bytes, why_no_ledger
-from llmb.records.run_record import RepeatTiming, RunRecord
+from llmb.records.draws import Draws, fence_every, state_bytes, why_no_ledger
+from llmb.records.references import is_up_to
+from llmb.records.run_record import OLDER_RULES, RepeatTiming, RunRecord
 from llmb.submission import evidence_model, evidence_tensors
 from llmb.submission.evidence_model import (
-    OLDER_RULES,
     ExpectedModel,
     StoredParameters,
+    judges_steps,
     samples_at_fences,
     stored_parameters,
 )
 from llmb.submission.rejudge import load
 
-#: Rules 1 could not observe most facts checked here: runs of rules 1 are UNVERIFIED at best.
-_OLDEST = "1"
-#: Version prefix of the llmb that made runs of rules 2.
-_OF_RULES_2 = "0.1."
+#: The last llmb with older rules.
+_LAST_OF = {"2": "0.1", "3": "0.3"}
 #: Fields of a repeat's record that rules 2 did not have.
-_LATER = ("nonce", "commitments", "fence_bits", "tail")
+_LATER = ("nonce", "commitments", "fence_bits", "tail", "stops")
 #: Most fences after STOP for runs that do not record the number of steps after STOP.
 _MOST_AFTER_STOP = 3
 _LOSS, _SAMPLES = "loss", "parameters"  # the tensors of fences
@@ -40,18 +39,17 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     Raises:
         BundleRefusedError: llmb does not write such a file, or the model is unknown.
     """
-    if record.rules_version == _OLDEST:
-        return
     yield from _wrongly_older(record)
     model = ExpectedModel.of(record)
     for n in range(len(record.timing.repeats)):
-        missing = [f"{path} is missing" for path in _missing(bundle, record, n, _always(record, n))]
+        missing = [f"{path} is missing" for path in _missing(bundle, n, _always(record, n))]
         yield from missing
         if missing:
             continue
         if names_its_run(record):
             yield from _other_run(bundle, record, n)
             yield from _uncommitted(record, n)
+            yield from _other_stops(record, n)
         stored = stored_parameters(bundle, n)
         yield from evidence_model.faults(bundle, record, n, model, stored)
         yield from evidence_tensors.faults(bundle, record, n, model, stored)
@@ -60,10 +58,10 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 def absent(bundle: Bundle, record: RunRecord) -> list[str]:
     """Return the paths of missing optional evidence; rules that need the files are not observed."""
-    if record.rules_version == _OLDEST or record.config.audit is AuditMode.OFF:
+    if record.config.audit is AuditMode.OFF:
         return []
     repeats = range(len(record.timing.repeats))
-    return [path for n in repeats for path in _missing(bundle, record, n, _may_lack(record, n))]
+    return [path for n in repeats for path in _missing(bundle, n, _may_lack(record, n))]
 
 
 def names_its_run(record: RunRecord) -> bool:
@@ -72,19 +70,20 @@ def names_its_run(record: RunRecord) -> bool:
 
 
 def _wrongly_older(record: RunRecord) -> Iterator[str]:
-    """Yield a sentence if a run claims rules 2 but has fields that rules 2 did not have."""
+    """Yield a sentence if a run claims older rules than its llmb had, or has later fields."""
+    rules, version = record.rules_version, record.llmb_version
+    last = _LAST_OF.get(rules)
+    if last is not None and not is_up_to(version, f"{last}.999"):
+        yield f"rules {rules} were those of llmb up to {last}.x, the record is of {version}"
     if names_its_run(record):
         return
-    if not record.llmb_version.startswith(_OF_RULES_2):
-        rules, theirs = record.rules_version, record.llmb_version
-        yield f"rules {rules} were those of llmb {_OF_RULES_2}x, the record is of {theirs}"
     for n, timing in enumerate(record.timing.repeats):
         later = [name for name in _LATER if getattr(timing, name)]
         if later:
-            yield f"repeat {n} has {', '.join(later)}, which rules {record.rules_version} did not"
+            yield f"repeat {n} has {', '.join(later)}, which rules {rules} did not"
 
 
-def _missing(bundle: Bundle, record: RunRecord, repeat: int, names: list[str]) -> list[str]:
+def _missing(bundle: Bundle, repeat: int, names: list[str]) -> list[str]:
     paths = (evidence.path(repeat, name) for name in names)
     return [path for path in paths if path not in bundle.files]
 
@@ -98,6 +97,8 @@ def _always(record: RunRecord, repeat: int) -> list[str]:
     names = [evidence.WEIGHTS, evidence.MODEL, evidence.SETTINGS, evidence.PLUGIN, evidence.FENCES]
     names += [evidence.OPTIMIZER] * (config.mode is Mode.TRAIN)
     names += [evidence.REPEAT] * names_its_run(record)
+    # Ranks without evidence would multiply the tokens of a step.
+    names += [evidence.RANKS] * (names_its_run(record) and record.topology.world_size > 1)
     if config.audit is AuditMode.OFF:
         return names
     names += [evidence.NAMESPACE, evidence.SURROUNDINGS, audited.STEPS, audited.STEP_VALUES]
@@ -119,6 +120,7 @@ def _may_lack(record: RunRecord, repeat: int) -> list[str]:
     names += [evidence.PAIRS] * (trains and names_its_run(record))
     if record.timing.repeats[repeat].commitments:
         names += [audited.REPLAYED, *([audited.RECOMPUTED] * trains)]
+    names += [audited.JUDGED] * bool(record.timing.repeats[repeat].stops)
     return names
 
 
@@ -163,6 +165,27 @@ def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
         due = timing.warmup_steps + timing.timed_steps + timing.tail.steps + 1
     if made != due:
         yield f"repeat {repeat} has commitments to {made} steps, and made {due}"
+
+
+def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
+    """Yield a sentence if the clock stopped in other steps than the nonce draws (rule G1)."""
+    timing = record.timing.repeats[repeat]
+    due: tuple[int, ...] = ()
+    if timing.nonce is not None and judges_steps(record):
+        begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
+        drawn = Draws(timing.nonce, record.workload.optimizer, ledger=False)
+        due = drawn.judged(range(begin, end))
+    stopped = tuple(stop.step for stop in timing.stops)
+    if stopped != due:
+        numbers = [", ".join(map(str, steps)) or "none" for steps in (stopped, due)]
+        yield f"repeat {repeat} stopped its clock in steps {numbers[0]}, drawn were {numbers[1]}"
+        return
+    stamps = dict(zip(timing.fence_steps, timing.fence_ns, strict=False))
+    for stop in timing.stops:
+        before = max((ns for step, ns in stamps.items() if step <= stop.step), default=stop.at_ns)
+        after = min((ns for step, ns in stamps.items() if step > stop.step), default=stop.at_ns)
+        if not before <= stop.at_ns <= after:
+            yield f"the clock of repeat {repeat} stopped in step {stop.step}, outside of the step"
 
 
 def _fences(

@@ -11,17 +11,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmb.config import AuditMode, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle
-from llmb.records.finding import Status
+from llmb.records.finding import JUDGED_SINCE, JUDGED_VERSIONS, Status
 from llmb.records.run_record import RunRecord
 from llmb.submission.official import MATRICES, Parameters, parameters_of
 from llmb.submission.rejudge import load
 
-#: Rules of runs with evidence that does not name the run, and with records without bits of fences.
-#: A record itself states its rules (docs/adr/0051).
-OLDER_RULES = ("1", "2")
 #: The side of a sketch; the number of parameters up to which every sketch has the full side; the
 #: number of parameters up to which a sample has its full length per parameter.
 _SIDE, _AT_FULL_SIDE, _AT_FULL_LENGTH = 32, 160, 128
@@ -203,6 +201,13 @@ def _in_tree(tree: Mapping[str, str]) -> list[tuple[str, tuple[int, ...], str]]:
             shape = tuple(int(size) for size in sizes.split(",") if size.strip())
             found.append((prefix + name, shape, dtype))
     return found
+
+
+def judges_steps(record: RunRecord) -> bool:
+    """Tell whether the rules of ``record`` judge drawn steps: of trainings, since rules 4 (G1)."""
+    trains = record.config.mode is Mode.TRAIN and record.config.audit is not AuditMode.OFF
+    known = record.rules_version in JUDGED_VERSIONS  # of others the check ``audit`` tells
+    return trains and known and int(record.rules_version) >= JUDGED_SINCE
 
 
 def fewer(count: int, parameters: int) -> int:

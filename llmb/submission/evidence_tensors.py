@@ -15,12 +15,12 @@ from llmb.errors import BundleRefusedError
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
-from llmb.records.run_record import RunRecord
+from llmb.records.run_record import OLDER_RULES, RunRecord
 from llmb.submission.evidence_model import (
-    OLDER_RULES,
     ExpectedModel,
     StoredParameters,
     fewer,
+    judges_steps,
     named,
 )
 from llmb.submission.rejudge import load
@@ -39,8 +39,11 @@ _MOST_RECOMPUTED = 2
 
 _LIVE, _STEP, _PROBES = "live", "step", ("branches", "head")
 #: Groups: ``who`` (absent for the worker's own passes), ``pass``, and ``what`` (the tensor).
-#: Examples: "live/loss", "BF16/branches/logits".
-_OF_PASS = re.compile(r"(?:(?P<who>[^/]+)/)?(?P<pass>live|branches|head|step)(?:/(?P<what>.+))?")
+#: Examples: "live/loss", "BF16/branches/logits", "host/step-7".
+_OF_PASS = re.compile(
+    r"(?:(?P<who>[^/]+)/)?(?P<pass>live|branches|head|step(?:-\d+)?)(?:/(?P<what>.+))?"
+)
+_OF_A_PASS = re.compile(r"(?:^|/)step(?:-\d+)?(?:/|$)")
 _OF_PASSES = (audited.GRADIENTS, audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE)
 _KINDS = ("value", "exp_avg", "exp_avg_sq")
 #: Tensors that an audited training step may have; the second tuple lists the required tensors.
@@ -56,6 +59,10 @@ _NUMBERS, _INDICES = ("F32",), ("I32", "I64")
 _SHORT, _APART, _DIFFERENCE, _SAME = ("F32", "BF16"), "F64", "I8", "U8"
 #: A parameter of a layer, such as "model.layers.3.mlp": the probe ``head`` runs without layers.
 _OF_A_LAYER = re.compile(r"\.(?:layers|h|layer)\.\d+\.")
+#: Embeddings of positions, by the ends of their names: BERT's and GPT-2's.
+_POSITIONS_OF = ("position_embeddings.weight", "wpe.weight")
+#: Honest runs beside which rule G1 judges; a run in FP32 has the first alone.
+_HONEST_WAYS = (audited.IS_HONEST, f"{audited.IS_HONEST}{audited.WIDE_LOSS}")
 #: Numbers of rule L1 per parameter and step, per parameter over all steps, and per sequence.
 _OF_STEP_ROWS, _OF_ALL_ROWS, _OF_CALL_ROWS = 3, 2, 2
 #: Least and greatest number of elements of a tensor; None: the model has no such tensor.
@@ -96,14 +103,17 @@ class _Tensors:
         self._is_exact = stored.apart and record.rules_version not in OLDER_RULES
         self._is_reduced = record.rules_version not in OLDER_RULES
         self._config = record.config
+        self._judged_steps = len(record.timing.repeats[repeat].stops)
         self._steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
         self._probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
         self._ledger = None
         if self._path(audited.LEDGER) in bundle.files:
             self._ledger = load(bundle, repeat, audited.LEDGER, audited.LedgerEvidence)
-        kept = next((step for step in self._steps if step.weights_kept), None)
-        #: Number of gradient elements, or logits, of the audited step that all passes compare.
-        self._of_step = sum(one.gradients for one in kept.segments) if kept is not None else None
+        #: By pass, the steps whose gradient elements, or logits, all processes compare: since rules
+        #: 4 each judged step of a training, and else one audited step.
+        kept = [step for step in self._steps if step.weights_kept]
+        by_number = judges_steps(record)
+        self._kept = {audited.judged_pass(s.index) if by_number else _STEP: s for s in kept}
 
     def of_training(self) -> Iterator[str]:
         """Yield the faults of a training run."""
@@ -111,6 +121,7 @@ class _Tensors:
         for step in self._steps:
             yield from self._segments(step)
         yield from self._columns()
+        yield from self._positions()
         yield from self._passes(self._gradient)
         yield from self._of_steps()
         yield from self._rows()
@@ -190,6 +201,32 @@ class _Tensors:
             if due and one.elements != due:
                 yield f"{where} has {one.elements} elements of {one.name}, not {due}"
 
+    def _positions(self) -> Iterator[str]:
+        """Yield a sentence if sequences as long as the model allows left positions unused.
+
+        Parameters of models for 512 and for 2,048 tokens have equal shapes; the gradient of a
+        position that no sequence has is 0.
+        """
+        sizes, step = self._model.sizes, next(iter(self._kept.values()), None)
+        whole = sizes["sequence_length"] == sizes.get("max_position_embeddings")
+        whole = whole and self._config.precision.dtype != "float16"  # small gradients underflow
+        values = self._bundle.files.get(self._path(audited.STEP_VALUES))
+        if not whole or step is None or values is None:
+            return
+        try:
+            shown = arrays.read(values).get(f"{step.index}/gradient", ())
+        except ValueError as error:
+            raise BundleRefusedError(f"{self._path(audited.STEP_VALUES)}: {error}") from None
+        begin = 0
+        for one in step.segments:
+            own = shown[begin : begin + one.gradients]
+            begin += one.gradients
+            used = sum(value != 0 for value in own)
+            if one.name.endswith(_POSITIONS_OF) and 2 * used < len(own):
+                where = f"{self._path(audited.STEP_VALUES)}: step {step.index}"
+                length = sizes["sequence_length"]
+                yield f"{where} has {used} of {len(own)} positions used by {length} tokens"
+
     def _other_names(
         self, where: str, names: Sequence[str], without: Sequence[str]
     ) -> Iterator[str]:
@@ -220,14 +257,24 @@ class _Tensors:
 
     def _gradient(self, what: str | None, name: str) -> _Size:
         """Return the number of elements of ``what`` in pass ``name`` of a training run."""
-        if name == _STEP:
-            known = what is None and self._of_step is not None
-            return (self._of_step or 0, self._of_step or 0) if known else None
+        if _OF_A_PASS.search(name):
+            size = self._of_kept(what, name)
+            return None if size is None else (size, size)
         return self._model.sketch(what) if what is not None else None
+
+    def _of_kept(self, what: str | None, name: str) -> int | None:
+        """Return the number of elements of a step, or of honest steps with dropout."""
+        if name not in self._kept:
+            return None
+        segments = self._kept[name].segments
+        shown = sum(one.gradients for one in segments)
+        names = {None: shown, audited.DROPPED: shown}
+        names[audited.DROPPED_APART] = audited.MASKS * len(segments)
+        return names.get(what)
 
     def _output(self, what: str | None, name: str) -> _Size:
         """Return the number of elements of ``what`` in pass ``name`` of a run without training."""
-        if name == _STEP and self._of_step is None:
+        if name not in (_LIVE, *_PROBES, *self._kept):
             return None
         new = self._config.new_tokens
         if what == "tokens" and new is not None:
@@ -310,7 +357,7 @@ class _Tensors:
             if step is None:
                 return None
             if what in ("gradient", "where") and step.weights_kept:
-                return (self._of_step or 0,) * 2
+                return (sum(one.gradients for one in step.segments),) * 2
             count = sum(one.states for one in step.segments)
             return (count, count) if what in _OF_STEP else None
 
@@ -353,6 +400,7 @@ class _Tensors:
         if trains and not (audited.WHERE not in values and self._is_plain(ledger)):
             own[audited.WHERE] = (rows, gradients)
         yield from self._compared_rows(ledger, rows)
+        yield from self._judged(ledger)
         shown = {
             audited.LEDGER_VALUES: own,
             audited.RECOMPUTED: {audited.ROWS: (_MOST_RECOMPUTED, gradients)},
@@ -413,6 +461,23 @@ class _Tensors:
                 form = f"{found[name].dtype} {list(found[name].shape)}"
                 yield f"{path}: {name} is {form}, not {list(shape)}"
 
+    def _judged(self, ledger: audited.LedgerEvidence) -> Iterator[str]:
+        """Yield the faults in the distances of the judged steps (rule G1)."""
+        found, path = self._forms(audited.JUDGED), self._path(audited.JUDGED)
+        if found is None:
+            return
+        count, due = len(ledger.segments), dict[str, tuple[int, ...]]()
+        for kind in (audited.MEASURED, *(one for one in _HONEST_WAYS if one in found)):
+            due[kind] = (self._judged_steps, count, _OF_STEP_ROWS)
+            due[f"{kind}{audited.OF_ALL_STEPS}"] = (count, _OF_ALL_ROWS)
+        if found.keys() != due.keys():
+            yield f"{path} has other tensors than {', '.join(due)}"
+            return
+        for name, shape in due.items():
+            if found[name].shape != shape or found[name].dtype not in _NUMBERS:
+                form = f"{found[name].dtype} {list(found[name].shape)}"
+                yield f"{path}: {name} is {form}, not {list(shape)}"
+
     def _odd_tensors(
         self, file: str, found: Mapping[str, Form], expected: _Expected
     ) -> Iterator[str]:
@@ -447,7 +512,7 @@ class _Tensors:
         if not self._is_reduced:
             return False
         is_right = file in (audited.REFERENCE, audited.DEVICE_REFERENCE)
-        counts = not name.endswith(("/loss", "/tokens", "step"))
+        counts = not name.endswith(("/loss", "/tokens")) and not _OF_A_PASS.search(name)
         if form.dtype == _APART:
             honest = file == audited.HONEST or (is_right and name.startswith("host"))
             probe = file == audited.DEVICE_REFERENCE and name.startswith("branches/")

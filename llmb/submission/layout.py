@@ -18,8 +18,7 @@ from llmb.records.run_directory import (
     SOURCES_DIFF,
     SYSTEM,
 )
-from llmb.records.run_record import PrecisionFacts, RunRecord
-from llmb.submission.evidence_model import OLDER_RULES
+from llmb.records.run_record import OLDER_RULES, PrecisionFacts, RunRecord
 from llmb.submission.rejudge import PLUGIN_PREFIX
 
 #: The page for people, made from the record together with the bundle; the first bundles have none.

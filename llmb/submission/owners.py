@@ -8,7 +8,11 @@ A line: the submitter's id, ssh's options, the public key, then for people the o
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmb.errors import BundleRefusedError
@@ -31,6 +35,23 @@ class OwnerLine:
     organisation: str | None
     #: Accounts, in lower case, without the ``@``.
     accounts: frozenset[str]
+    #: Fingerprint of the key as ``ssh-keygen -l`` prints it, such as ``SHA256:uNiV...``.
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Party:
+    """The listed keys of a submitter, and the organisation; both are empty for an unlisted id."""
+
+    fingerprints: frozenset[str] = frozenset()
+    organisation: str | None = None
+
+
+def party(lines: Iterable[OwnerLine], submitter: str | None) -> Party:
+    """Return the keys and the organisation that ``lines`` list for ``submitter``."""
+    own = [line for line in lines if submitter in line.owners]
+    names = (line.organisation for line in own if line.organisation)
+    return Party(frozenset(line.fingerprint for line in own), next(names, None))
 
 
 def read(content: bytes) -> tuple[OwnerLine, ...]:
@@ -52,6 +73,12 @@ def read(content: bytes) -> tuple[OwnerLine, ...]:
     )
 
 
+def remarks(content: bytes) -> frozenset[str]:
+    """Return the comments of a file of owners, which people read beside the lines."""
+    lines = content.decode("utf-8", errors="replace").split("\n")
+    return frozenset(line.strip() for line in lines if line.lstrip().startswith("#"))
+
+
 def _read(line: str, number: int) -> OwnerLine:
     found = _LINE.fullmatch(line)
     if found is None or not line.isprintable():
@@ -66,4 +93,9 @@ def _read(line: str, number: int) -> OwnerLine:
     words = (found["words"] or "").split()
     accounts = frozenset(word[1:].lower() for word in words if word.startswith("@"))
     organisation = " ".join(word for word in words if not word.startswith("@")) or None
-    return OwnerLine(line, frozenset(owners), organisation, accounts)
+    try:
+        blob = base64.b64decode(found["key"].split()[1], validate=True)
+    except binascii.Error:
+        raise BundleRefusedError(f"{OWNERS}: line {number}: the key is not base64") from None
+    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+    return OwnerLine(line, frozenset(owners), organisation, accounts, f"SHA256:{digest}")

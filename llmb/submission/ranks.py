@@ -30,8 +30,11 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
         elif len(ranks) == 1:
             yield f"{path} is of several ranks, and the record has one"
         else:
-            seen = rejudge.load(bundle, repeat, evidence.RANKS, evidence.RanksEvidence).ranks
-            yield from _differences(record, repeat, seen)
+            seen = rejudge.load(bundle, repeat, evidence.RANKS, evidence.RanksEvidence)
+            yield from _differences(record, repeat, seen.ranks)
+            measured = record.interconnect and record.interconnect.library
+            if repeat == record.timing.headline_repeat and measured not in (None, seen.library):
+                yield f"{path} is of library {seen.library!r}, and {measured!r} was measured"
 
 
 def _is_told(rank: Rank) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import RunRecord
 from llmb.submission.comparison import Mismatch, RecordComparison
+from llmb.submission.recompute_links import compare_links
 from llmb.submission.recompute_metrics import compare_metrics
 from llmb.submission.recompute_time import compare_timing
 from llmb.submission.recompute_work import compare_ceilings, compare_workload
@@ -22,6 +23,7 @@ def mismatches(record: RunRecord) -> tuple[Mismatch, ...]:
     _compare_search(record, comparison)
     compare_workload(record, comparison)
     compare_ceilings(record, comparison)
+    compare_links(record, comparison)
     if compare_timing(record, comparison):
         _compare_rates(record, comparison)
     return tuple(comparison.mismatches)

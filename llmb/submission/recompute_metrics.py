@@ -1,8 +1,9 @@
 """The second path for ``result.metrics``: every figure of a document, again from bare stamps.
 
 ``llmb.measure`` and ``llmb.workloads`` are not used. A record has all metrics that its raw values
-give, in order and by these formulas. Records of llmb up to ``_LAST_WITHOUT`` may have no metrics.
-A record with any metric is checked for all metrics, whatever version made the record.
+give, in order and by these formulas. Records of older rules, of llmb up to ``_LAST_WITHOUT``, may
+have no metrics. A record with any metric is checked for all metrics, whatever version made the
+record.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from llmb.records.references import is_up_to
-from llmb.records.run_record import RepeatTiming, RunRecord
+from llmb.records.run_record import OLDER_RULES, RepeatTiming, RunRecord
 from llmb.submission.comparison import RecordComparison
 from llmb.submission.official import OFFICIAL
 
@@ -34,7 +35,8 @@ class Expected:
 def compare_metrics(record: RunRecord, comparison: RecordComparison) -> None:
     """Compare every metric of a record; stamps, sizes and work must have been compared before."""
     stored = record.result.metrics
-    if not stored and is_up_to(record.llmb_version, _LAST_WITHOUT):
+    older = record.rules_version in OLDER_RULES and is_up_to(record.llmb_version, _LAST_WITHOUT)
+    if not stored and older:
         return
     if any(mismatch.field.startswith("timing.") for mismatch in comparison.mismatches):
         return  # stamps other than the repeats' own give no metrics

@@ -30,8 +30,13 @@ _MOST_BLOCKS = 10_000
 #: With at least this many blocks per repeat (mean), numpy draws if installed: 4,000 blocks take
 #: 1.5 s instead of 11.3 s. Few blocks take longer with numpy: 6 take 0.15 s instead of 0.05 s.
 _MANY_BLOCKS = 64
+#: More blocks of all repeats together, and numpy draws, too: 2,016 blocks of 32 repeats take 2.5 s
+#: without numpy, 1.2 s with numpy.
+_MANY_OF_ALL = 2_000
+#: A repeat takes 40 ms with numpy. 1,000 repeats of 10 blocks took 24 s.
+_MOST_REPEATS = 64
 _WORDS = 2**20
-#: Most sequences with lengths of their own to draw again (takes seconds).
+#: Most sequences of all repeats with lengths of their own to draw again (takes a second).
 _MOST_SEQUENCES = 2_000_000
 _SHARED = tuple(RepeatTiming.model_fields)
 
@@ -122,14 +127,14 @@ def _has_sound_steps(
 def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...] | None:
     """Return the tokens of each step of repeat ``n``, if lengths follow from the steps' seeds.
 
-    None if the steps are too many to draw again.
+    None if the steps of all repeats are too many to draw again.
     """
     config, longest = record.config, record.workload.shapes.get("sequence_length")
     if not config.dynamic or not isinstance(longest, int) or longest < 1:
         return ()
     timing = record.timing.repeats[n]
     sequences = config.batch_size * config.parallelism.dp_replicate * config.parallelism.dp_shard
-    if min(steps, _MOST_BLOCKS) * sequences > _MOST_SEQUENCES:
+    if min(steps, _MOST_BLOCKS) * sequences * len(record.timing.repeats) > _MOST_SEQUENCES:
         return None
     shortest, found = min(10, longest), []
     for step in range(min(steps, _MOST_BLOCKS)):
@@ -164,7 +169,9 @@ def _compare_interval(record: RunRecord, comparison: RecordComparison) -> None:
     per_repeat = [_blocks(repeat, tokens) for repeat in record.timing.repeats]
     count = sum(map(len, per_repeat))
     must = f"at most {_MOST_BLOCKS} blocks"
-    if comparison.require("timing.fence_ns", count, count <= _MOST_BLOCKS, must):
+    few = comparison.require("timing.fence_ns", count, count <= _MOST_BLOCKS, must)
+    repeats, must = len(per_repeat), f"at most {_MOST_REPEATS}"
+    if comparison.require("timing.repeats", repeats, repeats <= _MOST_REPEATS, must) and few:
         comparison.expect("result.ci95", record.result.ci95, confidence_interval(per_repeat))
 
 
@@ -179,7 +186,8 @@ def confidence_interval(
     n = len(per_repeat) if len(per_repeat) > 1 else sum(map(len, per_repeat))
     if n < 2 or not all(per_repeat):
         return None
-    many = sum(map(len, per_repeat)) >= _MANY_BLOCKS * len(per_repeat)
+    blocks = sum(map(len, per_repeat))
+    many = blocks >= min(_MANY_BLOCKS * len(per_repeat), _MANY_OF_ALL)
     many = many and find_spec("numpy") is not None
     medians = list(islice((_medians_of_many if many else _medians)(per_repeat), _RESAMPLES))
     middle = statistics.median_low([_rate(blocks) for blocks in per_repeat])

@@ -63,7 +63,18 @@ def compare_workload(record: RunRecord, comparison: RecordComparison) -> None:
     parts = record.config.accumulate
     must = f"a divisor of the batch size {record.config.batch_size}"
     comparison.require("config.accumulate", parts, record.config.batch_size % parts == 0, must)
+    _compare_choices(record, comparison)
     _compare_class(record, official, comparison)
+
+
+def _compare_choices(record: RunRecord, comparison: RecordComparison) -> None:
+    """Compare choices of the configuration that only go together with other choices."""
+    config = record.config
+    mixed, prompt = config.mixed_precision, config.prompt_tokens
+    widened = not mixed or config.precision.master_weights
+    comparison.require("config.mixed_precision", mixed, widened, "false without float32 weights")
+    generates = not prompt or config.mode.value == "generate"
+    comparison.require("config.prompt_tokens", prompt, generates, "empty, but in mode generate")
 
 
 def _sequences(record: RunRecord) -> int:

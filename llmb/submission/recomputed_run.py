@@ -17,10 +17,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Literal
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.audit import recomputed
-from llmb.audit.bench import OPTIMIZER, PROBED, Bench, UnreadableError, facts_of
-from llmb.audit.ledger import LEDGER
+from llmb.audit.bench import LEDGER, OPTIMIZER, PROBED, Bench, UnreadableError, facts_of
 from llmb.audit.recomputed import Compared, Made
 from llmb.audit.rule import Evidence
 from llmb.config import FP32, Mode, Precision, RunConfig, idle_waiting
@@ -30,7 +29,7 @@ from llmb.errors import (
     RunFailedError,
     UnavailableError,
 )
-from llmb.measure import clock, duration
+from llmb.measure import duration
 from llmb.plugin.builtin import host
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.audited import MOMENTS, PristineEvidence, ProbedEvidence, StepsEvidence
@@ -103,7 +102,7 @@ class RecomputePlan:
     def __str__(self) -> str:
         """Return the extent and the needed memory, for people."""
         need, have = self.need_bytes / 1e9, self.have_bytes / 1e9
-        what = f"{self.extent_text}, the last step and the probes"
+        what = f"{self.extent_text} and the probes"
         return f"recompute: {what}: {need:.1f} GB of memory ({have:.1f} GB free)"
 
 
@@ -205,13 +204,50 @@ def recompute(
             raise BundleRefusedError(f"repeat {number}: evidence is incomplete ({error})") from None
         found += [_named(one, number) for one in compared] if number else compared
         same = recomputed.same_first_weights(bench, made)
-        if not made.near and not number:
+        if not made.near_the_last and not number:
             possible = planned.why_no_steps is None and made.stable > _probed(bench).last_step
             why = _BETWEEN if possible else _APART
-            left_out.append(f"the last step and the probes: {why}")
+            left_out.append(f"the last step{'' if made.near else ' and the probes'}: {why}")
     if not found:
         raise UnavailableError(f"recompute: nothing can be compared ({'; '.join(left_out)})")
     return Recomputed(tuple(found), same, tuple(left_out), (clock.now_ns() - began) / 1e9)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The parts of a repeat that recomputed steps tell something of."""
+
+    #: Number of steps that honest runs stay together.
+    stable: int
+    #: Whether the weights after the recomputed steps are near the last step's weights: for the
+    #: probes, and for the step itself.
+    near: bool
+    near_the_last: bool
+    #: Fences with known weights, as the number of steps before each fence.
+    fences: tuple[int, ...]
+
+
+def reach(bench: Bench, steps: int) -> Reach:
+    """Return the comparable parts of a repeat if its first ``steps`` are recomputed."""
+    if not bench.trains:
+        return Reach(0, near=True, near_the_last=True, fences=())
+    if bench.facts.precision.stored_dtype == "float16":
+        # Squares of gradients underflow: weights move by any distance.
+        return Reach(0, near=False, near_the_last=False, fences=())
+    optimizer, made = bench.facts.workload.optimizer, _probed(bench).last_step
+    rates = [_rate(bench, step) for step in range(made)]
+    far = [0.0, *accumulate(draws.drift([rate], optimizer) for rate in rates)]
+    # A weight moves by its step's rate at most, however fast honest runs drift apart.
+    moved = [min(pair) for pair in zip(far, [0.0, *accumulate(rates)], strict=True)]
+    stable = sum(one <= draws.HORIZON for one in far)
+    between = far[made] - far[max(0, steps - 1)]
+    near = stable > made and between <= _NEAR
+    known = (
+        fence
+        for fence in bench.timing.fence_steps
+        if (fence < min(steps, stable) if steps else moved[min(fence, made)] <= _HARDLY)
+    )
+    return Reach(stable, near, near and between <= _HARDLY, tuple(known))
 
 
 def _named(one: Compared, repeat: int) -> Compared:
@@ -239,12 +275,12 @@ class _RepeatAgain:
         with (self.folder / "log").open("wb", buffering=0) as log:
             trains = bench.trains
             steps = self.count if trains else 0
-            stable, near, fences = self._reach(bench, steps)
+            known = reach(bench, steps)
             tokens = workloads.of(self.planned.config).tokens_per_step(
                 self.planned.config.global_batch_size
             )
             self.display.stream(max(1, self.count), tokens, "making the run again")
-            order = self._replay_order(bench, fences)
+            order = self._replay_order(bench, known.fences)
             weights = self._done("replay_run", order, log)[audited.LIVE_WEIGHTS]
             self.display.phase("the last step and the probes")
             self._done("reference_run", self._reference_order(bench, weights), log)
@@ -261,9 +297,10 @@ class _RepeatAgain:
             pristine=pristine,
             steps=steps,
             complete=steps == _probed(bench).last_step + 1 or not trains,
-            fences=fences,
-            stable=stable,
-            near=near,
+            fences=known.fences,
+            stable=known.stable,
+            near=known.near,
+            near_the_last=known.near_the_last,
             calls=tuple(call.index for call in calls),
         )
 
@@ -282,29 +319,6 @@ class _RepeatAgain:
     def _token_seed(self, step: int) -> int:
         seed, nonce = self.record.config.seed, self._timing.nonce_at(step)
         return token_seed(seed, self.number, step, nonce)
-
-    def _reach(self, bench: Bench, steps: int) -> tuple[int, bool, tuple[int, ...]]:
-        """Return the comparable values if ``steps`` are recomputed.
-
-        The values: the number of steps that honest runs stay together, whether the weights after
-        ``steps`` are near the last step's weights, and the fences with known weights.
-        """
-        if not bench.trains:
-            return 0, True, ()
-        if bench.facts.precision.stored_dtype == "float16":
-            return 0, False, ()  # squares of gradients underflow: weights move by any distance
-        optimizer, made = bench.facts.workload.optimizer, _probed(bench).last_step
-        rates = [_rate(bench, step) for step in range(made)]
-
-        far = [0.0, *accumulate(draws.drift([rate], optimizer) for rate in rates)]
-        stable = sum(one <= draws.HORIZON for one in far)
-        near = stable > made and far[made] - far[max(0, steps - 1)] <= _NEAR
-        known = (
-            fence
-            for fence in bench.timing.fence_steps
-            if (fence < min(steps, stable) if steps else far[min(fence, made)] <= _HARDLY)
-        )
-        return stable, near, tuple(known)
 
     def _replay_order(self, bench: Bench, fences: tuple[int, ...]) -> ReplayOrder:
         drawn, kept = bench.drawn, bench.read(LEDGER)
@@ -362,7 +376,6 @@ class _RepeatAgain:
             config=self._config,
             seed=probed.seed if drawn is None else drawn.audit(probed.last_step),
             token_seeds={"live": self._token_seed(probed.last_step)},
-            step=None,
             evidence_folder=str(self._evidence),
             scratch_folder=str(self._scratch),
             digests=digests,
@@ -502,7 +515,6 @@ def _needed(config: RunConfig, workload: Workload) -> int:
         config.mode,
         cached=(config.prompt_length or 0) + (config.new_tokens or 0),
         generated=config.new_tokens or 0,
-        copied=False,
     )
     needed = needed_bytes(workload, config.precision, config.global_batch_size, load)
     passes = _REFERENCE_BYTES * parameter_count(workload.shape)

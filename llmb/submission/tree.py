@@ -12,6 +12,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from llmb.errors import (
@@ -35,6 +36,9 @@ from llmb.submission.verify import Verification, verify_bundle
 MADE = ("leaderboard.html", "leaderboard.md")
 BESIDE = ("README.md", OWNERS, RECOMPUTED, AUTHORITIES, *MADE)
 _GIT_S = 120
+#: git's mode of a plain file, and the words for other modes.
+_PLAIN = "100644"
+_KINDS = {"100755": "executable", "120000": "a link", "160000": "a repository of its own"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class TreeVerification:
     #: Path of each readable bundle and the bundle's checks: only new bundles if the tree was
     #: compared with a base, else all bundles.
     bundles: Mapping[str, Verification] = field(default_factory=dict)
+    #: Changed files outside of the folder; `--tree` judges none of these files.
+    outside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class _Files:
     #: Path -> kind of an entry that is no plain file.
     odd: Mapping[str, str]
     owners: tuple[OwnerLine, ...]
+    #: Comments of the list of owners.
+    remarks: frozenset[str] = frozenset()
 
     @property
     def bundles(self) -> frozenset[str]:
@@ -103,19 +111,27 @@ def verify_tree(
     """
     if not tree.is_dir():
         raise UsageError(f"there is no folder {str(tree)!r}")
-    faults: list[TreeFault] = []
+    commit = None if base is None else _commit(tree, base)
+    faults = [*_links(tree)] if commit is not None else []
+    if faults:
+        return TreeVerification(tuple(faults))
     head = _head(tree, faults)
-    before = None if base is None else _base(tree, base)
+    before = None if commit is None else _base(tree, commit)
     faults += _places(head)
     faults += _indexes(tree, head)
-    if before is not None:
+    outside: tuple[str, ...] = ()
+    if commit is not None and before is not None:
+        faults += _kinds(tree, head)
+        faults += _attributes(tree, commit)
         faults += _changes(before, head, author)
+        faults += _returned(tree, commit, before, head)
+        outside = _outside(tree, commit)
     known, changed = (head, head.bundles) if before is None else (before, _changed(before, head))
     checked: dict[str, Verification] = {}
     for path in sorted(changed & head.bundles):
         is_new = before is not None and path not in before.bundles
         faults += _bundle(tree, path, known, head, is_new, checked, take)
-    return TreeVerification(tuple(dict.fromkeys(faults)), checked)
+    return TreeVerification(tuple(dict.fromkeys(faults)), checked, outside)
 
 
 # -- reading a tree --------------------------------------------------------------------------------
@@ -136,7 +152,9 @@ def _head(tree: Path, faults: list[TreeFault]) -> _Files:
                 odd[path] = "a link" if stat.S_ISLNK(mode) else "no file"
             elif name.startswith("."):
                 odd[path] = "a hidden folder"
-    return _Files(blobs, odd, _owners_of(tree, faults))
+    known = _owners_of(tree, faults)
+    said = owners.remarks((tree / OWNERS).read_bytes()) if known else frozenset[str]()
+    return _Files(blobs, odd, known, said)
 
 
 def _owners_of(tree: Path, faults: list[TreeFault]) -> tuple[OwnerLine, ...]:
@@ -159,22 +177,27 @@ def _blob(path: Path) -> str:
     return found.hexdigest()
 
 
-def _base(tree: Path, base: str) -> _Files:
+def _commit(tree: Path, base: str) -> str:
+    """Return the commit ``base`` in hex."""
     if base.startswith("-") or not base:
         raise UsageError(f"--base {base!r} is no commit")
     commit = _git(tree, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
     if commit is None:
         raise UsageError(f"--base {base!r} is no commit of the repository of {str(tree)!r}")
+    return commit.decode().strip()
+
+
+def _base(tree: Path, commit: str) -> _Files:
     # The tree of the folder that git runs in, in full: --full-tree keeps git from a sub-path.
-    listed = _git(tree, "ls-tree", "-r", "-z", "--full-tree", f"{commit.decode().strip()}:./")
+    listed = _git(tree, "ls-tree", "-r", "-z", "--full-tree", f"{commit}:./")
     blobs: dict[str, str] = {}
     for line in (listed or b"").split(b"\0")[:-1]:
         head, _, name = line.partition(b"\t")
         blobs[os.fsdecode(name)] = head.split()[2].decode()
-    known: tuple[OwnerLine, ...] = ()
-    if OWNERS in blobs:
-        known = owners.read(_git(tree, "cat-file", "blob", blobs[OWNERS]) or b"")
-    return _Files(blobs, {}, known)
+    if OWNERS not in blobs:
+        return _Files(blobs, {}, ())
+    content = _git(tree, "cat-file", "blob", blobs[OWNERS]) or b""
+    return _Files(blobs, {}, owners.read(content), owners.remarks(content))
 
 
 def _git(folder: Path, *words: str) -> bytes | None:
@@ -189,6 +212,60 @@ def _git(folder: Path, *words: str) -> bytes | None:
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"git gave no answer within {_GIT_S} s") from None
     return None if done.returncode else done.stdout
+
+
+# -- what git knows beyond the files on disk -------------------------------------------------------
+
+
+def _links(tree: Path) -> Iterator[TreeFault]:
+    """Yield a fault if a link leads to the folder: the base would then have another folder."""
+    top = _top(tree)
+    for place in (tree.absolute(), *tree.absolute().parents):
+        if top == os.path.realpath(place):
+            return
+        if place.is_symlink():
+            yield TreeFault(place.name, "is a link: the folder of submissions is no link")
+            return
+
+
+def _top(tree: Path) -> str:
+    """Return the top folder of the repository of ``tree``."""
+    return os.fsdecode(_git(tree, "rev-parse", "--show-toplevel") or b"").rstrip("\n")
+
+
+def _kinds(tree: Path, head: _Files) -> Iterator[TreeFault]:
+    """Yield entries that git would not write as plain files, whatever this disk shows.
+
+    An empty folder on disk may be a repository of its own, and a disk may know neither links nor
+    executable files.
+    """
+    for line in (_git(tree, "ls-files", "--stage", "-z", "--", ".") or b"").split(b"\0")[:-1]:
+        mode, path = line[:6].decode(), os.fsdecode(line.partition(b"\t")[2])
+        if mode != _PLAIN and path not in head.odd:
+            what = _KINDS.get(mode, "no plain file")
+            yield TreeFault(path, f"is {what}: submissions are plain files in folders")
+
+
+def _attributes(tree: Path, commit: str) -> Iterator[TreeFault]:
+    """Yield changed git attributes above the folder: they decide what a checkout writes."""
+    top = Path(_top(tree))
+    for folder in Path(os.path.realpath(tree)).relative_to(top).parents:
+        name = (folder / ".gitattributes").as_posix()
+        path = top / name
+        before = _git(tree, "rev-parse", "--verify", "--quiet", f"{commit}:{name}")
+        now = _blob(path) if path.is_file() and not path.is_symlink() else None
+        if os.path.lexists(path) != (before is not None) or (
+            before is not None and before.decode().strip() != now
+        ):
+            yield TreeFault(name, "decides what is checked out: a maintainer changes it")
+
+
+def _outside(tree: Path, commit: str) -> tuple[str, ...]:
+    """Return changed files of the repository outside of the folder, by git's index."""
+    listed = _git(tree, "diff-index", "--cached", "--name-only", "--no-renames", "-z", commit)
+    prefix = os.fsdecode(_git(tree, "rev-parse", "--show-prefix") or b"").rstrip("\n")
+    names = map(os.fsdecode, (listed or b"").split(b"\0")[:-1])
+    return tuple(name for name in names if prefix and not name.startswith(prefix))
 
 
 # -- permitted paths -------------------------------------------------------------------------------
@@ -224,11 +301,15 @@ def _indexes(tree: Path, head: _Files) -> Iterator[TreeFault]:
             yield TreeFault(path, reason)
 
 
+#: All files of a folder ask again: a change may add 100,000 files.
+_slug_fault = lru_cache(maxsize=1024)(slug_fault)
+
+
 def _misplaced(parts: list[str]) -> str | None:
     if len(parts) == 1:
         return None if parts[0] in BESIDE else f"is none of {', '.join(BESIDE)}"
     for part, what in zip(parts, ("submitter", "system"), strict=False):
-        fault = slug_fault(part)
+        fault = _slug_fault(part)
         if fault is not None:
             return f"the name of the {what}, {part!r}, {fault}"
     if len(parts) == 3 and parts[2] == INDEX:
@@ -263,8 +344,12 @@ def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeF
         yield TreeFault(touched[1], f"changes folders of {' and '.join(touched)}: one owner a time")
     if OWNERS in changed:
         yield from _other_owners(before, head)
-    for path in {"README.md", RECOMPUTED}.intersection(changed):
-        yield TreeFault(path, "is no part of a submission: a maintainer changes it")
+    for path in ("README.md", RECOMPUTED, AUTHORITIES):
+        if path in changed:
+            yield TreeFault(path, "is no part of a submission: a maintainer changes it")
+    for path in MADE:
+        if path in before.blobs.keys() - head.blobs.keys():
+            yield TreeFault(path, "is taken away: llmb report makes it again")
     gone, new = before.bundles - head.bundles, head.bundles - before.bundles
     systems = {"/".join(bundle.split("/")[:2]) for bundle in new}
     told: set[str] = set()
@@ -295,6 +380,18 @@ def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeF
             yield TreeFault(owner, f"list a key of {owner!r} in {OWNERS} with this change")
 
 
+def _returned(tree: Path, commit: str, before: _Files, head: _Files) -> Iterator[TreeFault]:
+    """Yield new bundles that the main line once had, and that a maintainer or the owner removed."""
+    for bundle in sorted(head.bundles - before.bundles):
+        manifest = f"{bundle}/{MANIFEST}"
+        told = _git(tree, "rev-list", "--first-parent", commit, "--", f":(literal){manifest}")
+        for past in (told or b"").decode().split():
+            blob = _git(tree, "rev-parse", "--verify", "--quiet", f"{past}:./{manifest}")
+            if blob is not None and blob.decode().strip() == head.blobs.get(manifest):
+                yield TreeFault(bundle, "was here, and was taken away: ask a maintainer")
+                break
+
+
 def _not_the_owner(act: str, owner: str, author: str | None) -> str:
     who = f"{author!r} is not" if author else "nobody is said to be"
     return f"{act} of {owner!r}: {who} an account that {OWNERS} of the base lists for that owner"
@@ -306,6 +403,8 @@ def _other_owners(before: _Files, head: _Files) -> Iterator[TreeFault]:
         if line.text not in kept:
             said = f"changes a line of {', '.join(sorted(line.owners))}: ask a maintainer"
             yield TreeFault(OWNERS, said)
+    if OWNERS in before.blobs and before.remarks != head.remarks:
+        yield TreeFault(OWNERS, "changes a comment: ask a maintainer")
     known = {line.text for line in before.owners}
     for line in head.owners:
         for owner in sorted(line.owners & before.submitters if line.text not in known else ()):
@@ -354,5 +453,10 @@ def _bundle(
     if found.record.rules_version != RULES_VERSION:
         older = found.record.rules_version
         yield TreeFault(path, f"was judged by rules {older}: run it with rules {RULES_VERSION}")
+    listed = owners.party(lines, submitter).organisation
+    said = whose.organisation if whose is not None else None
+    if said not in (None, listed):
+        theirs = f"lists {listed!r}" if listed else "lists none"
+        yield TreeFault(path, f"says it is of organisation {said!r}, and {OWNERS} {theirs}")
     if not keys:
         yield TreeFault(path, f"no key of {submitter!r} is listed: nobody can have signed it")

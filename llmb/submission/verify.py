@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from llmb import __version__
 from llmb.audit.judgement import Judgement
@@ -15,7 +16,7 @@ from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, UnavailableError
 from llmb.records import diff, evidence, references, run_directory
 from llmb.records.bundle import Bundle, Take, completed, read_bundle
-from llmb.records.finding import Status, Verdict
+from llmb.records.finding import Status
 from llmb.records.provenance import Provenance, provenance
 from llmb.records.references import is_up_to
 from llmb.records.reproduction import ReproductionOf
@@ -31,6 +32,8 @@ from llmb.submission.signatures import Signature, signers
 _SHOWN = 5
 #: Text files for people, and the bytes no text file may hold: control bytes except tab and newline.
 _TEXTS, _CONTROL = (".diff", ".md", ".txt"), re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+#: Longest text of a record. Leaderboards show texts of records; an honest one has 1,100 characters.
+_LONGEST = 16_384
 #: Last version of llmb with a manifest that does not name the bundle's owner.
 _LAST_WITHOUT_OWNER = "0.1.0"
 #: Lines of a diff: the time grows with the product of both sides' lines. The worst two diffs
@@ -38,10 +41,6 @@ _LAST_WITHOUT_OWNER = "0.1.0"
 _MOST_LINES = 3000
 #: Message of a check that failed by an unexpected error: a defect of llmb, and still a refusal.
 UNFORESEEN = "what is there cannot be checked"
-
-#: Rules of the first bundles: few of the rules could be observed, so the verdicts claim little.
-_OLD_RULES = "1"
-_OLD_VERDICTS = (Verdict.UNVERIFIED, Verdict.INVALID)
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ class Verification:
     content: Content
     #: Signatures found; empty for an unsigned bundle, or if no signature could be checked.
     signatures: tuple[Signature, ...] = ()
+    #: Id of the submitter; None: the manifest names none.
+    submitter: str | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -168,7 +169,9 @@ def verify_bundle(
     signed, found = _signatures(bundle, allowed)
     checks.append(signed)
     content = content_of(bundle, record)
-    return Verification(bundle.bundle_id, record, tuple(checks), content, found)
+    whose = bundle.submission
+    owner = whose.submitter if whose else None
+    return Verification(bundle.bundle_id, record, tuple(checks), content, found, owner)
 
 
 def _owner(bundle: Bundle, record: RunRecord) -> VerifyCheck:
@@ -178,7 +181,8 @@ def _owner(bundle: Bundle, record: RunRecord) -> VerifyCheck:
         name = f" ({whose.organisation})" if whose.organisation else ""
         said = f"handed in by {whose.submitter}{name}, system {whose.system}"
         return VerifyCheck("owner", True, said)
-    if is_up_to(record.llmb_version, _LAST_WITHOUT_OWNER):
+    of_older_rules = not evidence_files.names_its_run(record)
+    if of_older_rules and is_up_to(record.llmb_version, _LAST_WITHOUT_OWNER):
         older = "not said: a manifest of llmb.bundle/1 names no submitter"
         return VerifyCheck("owner", True, older)
     version = record.llmb_version
@@ -289,6 +293,9 @@ def _recomputation(case: Case) -> Iterator[str]:
 def _files(case: Case) -> Iterator[str]:
     bundle, record = case.bundle, case.record
     yield from layout.faults(bundle.files, record)
+    longest = max(_lengths(bundle.json(run_directory.RECORD)))
+    if longest > _LONGEST:
+        yield f"{run_directory.RECORD} holds a text of {longest} characters, more than {_LONGEST}"
     for name in sorted(bundle.files):
         if name.endswith(".json"):
             bundle.json(name)  # refuses JSON that two parsers may read differently
@@ -298,6 +305,16 @@ def _files(case: Case) -> Iterator[str]:
         fault = page.fault(bundle.files[layout.PAGE], record)
         if fault is not None:
             yield f"{layout.PAGE} {fault}"
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    """Yield the length of every text of a JSON value, names included, and a 0."""
+    yield len(value) if isinstance(value, str) else 0
+    if isinstance(value, dict):
+        yield from map(len, value)
+        value = [*value.values()]
+    for part in value if isinstance(value, list) else ():
+        yield from _lengths(part)
 
 
 def _copies(case: Case) -> Iterator[str]:
@@ -344,10 +361,6 @@ def _audit(case: Case) -> Iterator[str]:
     bundle, record = case.bundle, case.record
     if record.rules_version != record.audit.rules_version:
         yield "record and audit are of different rules"
-    if _is_older(record):
-        if record.audit.verdict not in _OLD_VERDICTS:
-            yield f"no run of rules 1 can be {record.audit.verdict.value}: most were not observed"
-        return
     yield from rejudge.differences(record.audit, case.judged.audit)
     yield from rejudge.other_draws(bundle, record)
     if record.audit.reproductions:
@@ -361,21 +374,15 @@ def _verdict(case: Case) -> Iterator[str]:
         yield f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
 
 
-def _is_older(record: RunRecord) -> bool:
-    """Tell whether the run was judged by old rules that this llmb no longer applies."""
-    return record.rules_version == record.audit.rules_version == _OLD_RULES
-
-
 def _precision(case: Case) -> Iterator[str]:
     record = case.record
-    facts = record.precision
-    judged = None if _is_older(record) else case.judged
-    if judged is not None and (facts.effective, facts.bits) != (judged.effective, judged.bits):
+    facts, judged = record.precision, case.judged
+    if (facts.effective, facts.bits) != (judged.effective, judged.bits):
         yield (
             f"effective precision {facts.effective!r} with bits {facts.bits}, the evidence says "
             f"{judged.effective!r} with {judged.bits}"
         )
-    if judged is not None and record.precision_recipe != judged.precision_recipe:
+    if record.precision_recipe != judged.precision_recipe:
         yield "the measured recipe is not the one that the evidence shows"
     observed = any(
         f.id == "P1" and f.status is not Status.NOT_OBSERVED for f in record.audit.findings
@@ -395,8 +402,7 @@ def _diff(case: Case) -> Iterator[str]:
         rejudge.load(bundle, n, evidence.SETTINGS, evidence.SettingsEvidence)
         if record.diff.model != diff.model_diff(model, weights):
             yield f"the changes to the model are not those in the evidence of repeat {n}"
-    if not _is_older(record):  # older evidence lacks the variables the plugin asked for
-        yield from _readable_diffs(bundle, record)
+    yield from _readable_diffs(bundle, record)
 
 
 def _readable_diffs(bundle: Bundle, record: RunRecord) -> Iterator[str]:

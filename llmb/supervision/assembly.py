@@ -23,6 +23,7 @@ from llmb.config import (
     Frozen,
     Mode,
     RunConfig,
+    is_cpu,
 )
 from llmb.endings import Interrupted
 from llmb.errors import LlmbError, RunFailedError
@@ -33,6 +34,7 @@ from llmb.records import audited, diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import RULES_VERSION
+from llmb.records.interconnect import Interconnect
 from llmb.records.printable import plain_text
 from llmb.records.reproduction import Original, ReproductionOf
 from llmb.records.run_directory import RunDirectory
@@ -56,6 +58,7 @@ from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import HostLoad, SystemDescription
 from llmb.reference import pins
 from llmb.supervision.auditing import Examined
+from llmb.supervision.interconnect import KINDS
 from llmb.supervision.lacking import consequences
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
@@ -64,6 +67,7 @@ from llmb.workloads.arithmetic import flops_of, parameter_count
 
 E = TypeVar("E", bound=Frozen)
 _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
+_NO_LINKS = "the links between the ranks were not measured in full: log.txt may say why"
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ class Raw:
     real_s: float
     #: Kind of process -> "forked", or "spawned" with the reason.
     processes: dict[str, str]
+    #: None in a run of one rank.
+    interconnect: Interconnect | None = None
     seed_commitment: SeedCommitment | None = None
     original: Original | None = None
     #: Further notes for the reader of the record.
@@ -155,6 +161,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         helpers=plugin.declared_helpers,
         variables=plugin.environment,
         is_debug=bool(waivers_of(raw.config, timings, raw.interruption)),
+        on_host=is_cpu(raw.config.device),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
         sharp_start=sharp_of(raw.config, workload),
@@ -270,21 +277,21 @@ def _record(
     workload: WorkloadFacts,
     judged: Judgement,
 ) -> RunRecord:
-    config = raw.config
+    config, linked = raw.config, _interconnect(raw, directory, timing)
     waived = waivers_of(config, timing.repeats, raw.interruption)
     warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
     warnings += consequences(config, raw.negotiated.offer.lacks)
     warnings += tuple(dict.fromkeys(f for repeat in raw.repeats for f in repeat.examined.failures))
     warnings += (*raw.notes, *dict.fromkeys(n for repeat in raw.repeats for n in repeat.notes))
+    if linked is not None and {rate.kind for rate in linked.rates} != {*KINDS}:
+        warnings += (_NO_LINKS,)
     return RunRecord(
         run_id=raw.run_id,
         created_utc=raw.created.isoformat().replace("+00:00", "Z"),
         llmb_version=__version__,
         rules_version=RULES_VERSION,
         reference_digest=pins.reference_digest(pins.actual_digests()),
-        class_="debug"
-        if (waived := waivers_of(config, timing.repeats, raw.interruption))
-        else "official",
+        class_="debug" if waived else "official",
         waivers=waived,
         config=_shown(config),
         seed_commitment=raw.seed_commitment,
@@ -292,6 +299,7 @@ def _record(
         workload=workload,
         plugin=plugin,
         topology=_topology(raw, directory, timing),
+        interconnect=linked,
         system=system,
         precision=PrecisionFacts(
             declared=config.precision.name,
@@ -392,6 +400,21 @@ def _topology(raw: Raw, directory: RunDirectory, timing: Timing) -> Topology:
         parallelism=config.parallelism,
         ranks=ranks,
     )
+
+
+def _interconnect(raw: Raw, directory: RunDirectory, timing: Timing) -> Interconnect | None:
+    """Return the links between the ranks; no rates of a library other than the workers'.
+
+    Example: a plugin drives the processor with a library of its own, and gloo was measured.
+    """
+    found, repeat = raw.interconnect, timing.headline_repeat
+    if found is None or evidence.RANKS not in raw.repeats[repeat].files:
+        return found
+    used = _load(directory, repeat, evidence.RANKS, evidence.RanksEvidence).library
+    if found.library in (None, used):
+        return found
+    directory.log(f"{found.library} was measured between the ranks, and the workers used {used}")
+    return found.model_copy(update={"library": None, "rates": ()})
 
 
 def _ranks_seen(

@@ -9,7 +9,8 @@ device (``reference_on_device``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,16 +18,15 @@ from typing import IO, TypeVar
 
 from pydantic import ValidationError
 
-from llmb import endings, workloads
-from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting
+from llmb import clock, endings, workloads
+from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting, is_cpu
 from llmb.endings import RunPhase, RunProgress
 from llmb.errors import LlmbError, RunFailedError
-from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.records import audited, draws, evidence
+from llmb.records.arrays import packed
 from llmb.records.draws import Draws
 from llmb.supervision.lacking import host_patience_s, reference_on_device
-from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import AuditedRequest, Streamed
@@ -237,11 +237,32 @@ class Examiner:
                 )
                 for step in due
             ),
+            judged=self._judged_rows(streamed) if heavy else (),
             evidence_folder=str(self._folders.evidence.resolve()),
             scratch_folder=str(scratch.resolve()),
             digests={**streamed.evidence, **shown.evidence},
         )
         return (replace(right, order=order, evidence={}, failures=[], is_over=False),)
+
+    def _judged(self, streamed: Streamed) -> tuple[int, ...]:
+        """Return the judged steps with weights: after a full disk, a resumed audit has none."""
+        steps = (stop.step for stop in streamed.timing.stops)
+        return tuple(step for step in steps if audited.judged_weights(step) in streamed.scratch)
+
+    def _judged_rows(self, streamed: Streamed) -> tuple[KeptStep, ...]:
+        """Return the judged steps whose elements are in the rows of every step."""
+        if not self._every_step(streamed):
+            return ()
+        return tuple(
+            KeptStep(
+                index=step,
+                token_seed=streamed.token_seeds[step],
+                commitment=streamed.timing.commitments[step],
+                weights=audited.judged_weights(step),
+                sha256=streamed.scratch[audited.judged_weights(step)],
+            )
+            for step in self._judged(streamed)
+        )
 
     def _task(
         self, module: str, what: str, order: HonestOrder | ReferenceOrder, process: ExitStack
@@ -281,35 +302,45 @@ class Examiner:
         if self._only is None:
             names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
             libraries = names.libraries
-        _check_asked(streamed, probed, steps, every_step=self._every_step(streamed))
-        kept = next((step for step in steps.steps if step.weights_kept), None)
-        # After a full disk, full weights are missing when a resumed audit is finished. Without
-        # training, every step has the weights of the last step.
         trains, scratch = self._config.mode is Mode.TRAIN, self._folders.scratch
-        if (audited.STEP_WEIGHTS if trains else audited.LIVE_WEIGHTS) not in streamed.scratch:
+        every_step, judged = self._every_step(streamed), self._judged(streamed)
+        due = [stop.step for stop in streamed.timing.stops if not every_step]
+        _check_asked(streamed, probed, steps, due if trains else None)
+        self._check_shown(streamed)
+        # Without training, every step has the weights of the last step.
+        kept = next((step for step in steps.steps if step.weights_kept), None)
+        if trains or audited.LIVE_WEIGHTS not in streamed.scratch:
             kept = None
         probes = probed.passes if audited.LIVE_WEIGHTS in streamed.scratch else ()
-        passes = (*probes, *(["step"] if kept else []))
+        steps_again = tuple(map(audited.judged_pass, judged))
+        passes = (*probes, *(["step"] if kept else []), *steps_again)
         if self._only is not None:
             passes = tuple(name for name in self._only.passes if name in probed.passes)
-        # A probe has one sequence; the passes "live" and "step" have the full batch.
+        # A probe has one sequence; the passes "live" and "step", and judged steps, the full batch.
+        # The reference run computes judged steps again, after the honest run has ended, if torch
+        # knows the device without a plugin: its result counts (``reduced``).
         heavy: tuple[str, ...] = ()
         if reference_on_device(self._config, self._negotiated.offer.lacks):
-            heavy = tuple(p for p in passes if p in ("live", "step"))
+            heavy = tuple(p for p in passes if p in ("live", "step", *steps_again))
         assert scratch is not None
         common = {
             "config": self._config,
             "seed": probed.seed,
             "token_seeds": {"live": probed.token_seed}
-            | ({"step": kept.token_seed} if kept else {}),
-            "step": kept.index if kept else None,
+            | ({"step": kept.token_seed} if kept else {})
+            | {audited.judged_pass(step): streamed.token_seeds[step] for step in judged},
+            "judged": judged,
+            "every_step": every_step,
             "evidence_folder": str(self._folders.evidence.resolve()),
             "scratch_folder": str(scratch.resolve()),
             "digests": {**streamed.evidence, **streamed.scratch},
             "only": self._only,
         }
+        own = passes
+        if every_step and is_cpu(self._config.device):  # ``reference_run`` makes them, no plugin
+            own = tuple(name for name in passes if name not in steps_again)
         honest = {
-            "passes": passes,
+            "passes": own,
             "borders": self._config.audit is AuditMode.FULL,
             "reference_passes": heavy,
             "library_modules": [m for one in libraries for m in one.modules],
@@ -325,6 +356,24 @@ class Examiner:
             HonestOrder.model_validate({**common, **honest}),
             ReferenceOrder.model_validate({**common, **reference}),
         )
+
+    def _check_shown(self, streamed: Streamed) -> None:
+        """Compare the gradients of judged steps with the digests that the worker sent in them.
+
+        Raises:
+            RunFailedError: gradients were changed after the step, or are missing.
+        """
+        if not streamed.shown:
+            return
+        name = audited.STEP_VALUES
+        try:
+            seen = packed((self._folders.evidence / name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise RunFailedError(f"{name} cannot be read: {error}") from error
+        for step, digest in streamed.shown.items():
+            shown = seen.get(f"{step}/gradient")
+            if shown is None or hashlib.sha256(shown.data).hexdigest() != digest:
+                raise RunFailedError(f"the gradients of step {step} changed after the step")
 
     def _stream(self, streamed: Streamed) -> StreamToReplay | None:
         """Return the steps to replay: the first steps, while honest runs stay close (rule L1)."""
@@ -475,19 +524,18 @@ def _check_asked(
     streamed: Streamed,
     probed: audited.ProbedEvidence,
     steps: audited.StepsEvidence,
-    *,
-    every_step: bool,
+    judged: Sequence[int] | None,
 ) -> None:
     """Compare the audited steps in the worker's evidence with the supervisor's audit requests.
 
     Raises:
         RunFailedError: steps, token seeds or seeds of sampled indices differ, or the kept weights
-            are of another step than the latest audited step.
+            are of other steps than ``judged`` (None, without training: the latest audited step).
     """
     shown = {s.index: AuditedRequest(s.seed, s.token_seed, last=False) for s in steps.steps}
     shown[probed.last_step] = AuditedRequest(probed.seed, probed.token_seed, last=True)
     if shown != dict(streamed.asked):
         raise RunFailedError("the worker shows other steps than those it was asked for")
-    latest = [] if every_step else [s.index for s in steps.steps][-1:]
-    if [s.index for s in steps.steps if s.weights_kept] != latest:
-        raise RunFailedError("the worker kept other weights than those of the latest audited step")
+    due = [s.index for s in steps.steps][-1:] if judged is None else [*judged]
+    if [s.index for s in steps.steps if s.weights_kept] != due:
+        raise RunFailedError("the worker kept other weights than those that were due")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from llmb.config import Frozen, OptionValue
+from llmb.config import Frozen, JsonFile, OptionValue
 from llmb.plugin.discovery import TorchExtension
 from llmb.records.lacks import Lacks
 from llmb.records.system import Cpu, Device, HostMemory
@@ -98,10 +98,8 @@ class Restriction(Frozen):
     unknown: tuple[str, ...]
 
 
-class Diagnosis(Frozen):
+class Diagnosis(JsonFile):
     """All findings of ``llmb doctor``, without the paths, names and secrets of the machine."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.doctor/1"] = Field(alias="schema", default="llmb.doctor/1")
     llmb: LlmbState

@@ -9,6 +9,7 @@ from llmb.config import RankAddress, last_line_file
 from llmb.errors import LlmbError
 from llmb.parallel.place import UNREACHABLE
 from llmb.records.lacks import Lacks
+from llmb.supervision import interconnect
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.run_phases import Display
 from llmb.supervision.stream import Patience
@@ -27,7 +28,7 @@ def follow(
     *,
     profile: bool = False,
 ) -> None:
-    """Run a worker for rank ``place`` in every repeat of the run.
+    """Run a worker for rank ``place`` in every repeat of the run, and measure the links before.
 
     With ``profile``, the worker of the first repeat traces one more step. All ranks run the traced
     step together, and only rank 0's trace is kept. Example: rank 3 of 8 writes a trace, and the
@@ -36,6 +37,13 @@ def follow(
     Raises:
         LlmbError: the worker failed.
     """
+    try:
+        with tempfile.TemporaryFile() as log:
+            interconnect.measure(
+                negotiated, negotiated.config, place, rank_timeout_s, log, lambda note: None
+            )
+    except LlmbError as error:
+        raise _told_late(place, error) from error
     line = last_line_file()
     # After a kill of this rank, the launching process removes the folder.
     beside = None if line is None else line.parent
@@ -59,11 +67,18 @@ def follow(
             try:
                 _look_after(child, display, negotiated.offer.lacks)
             except LlmbError as error:
-                # Rank 0's error names the failed rank, such as rank 3. A launcher ends rank 0 as
-                # soon as this process has ended: give rank 0 the time to report first.
-                if UNREACHABLE not in str(error):
-                    time.sleep(_GRACE_S)
-                raise type(error)(f"rank {place.rank}: {error}") from error
+                raise _told_late(place, error) from error
+
+
+def _told_late(place: RankAddress, error: LlmbError) -> LlmbError:
+    """Return ``error`` with the number of the rank, after a time for rank 0 to report first.
+
+    Rank 0's error names the failed rank, such as rank 3, and a launcher ends rank 0 as soon as this
+    process has ended.
+    """
+    if UNREACHABLE not in str(error):
+        time.sleep(_GRACE_S)
+    return type(error)(f"rank {place.rank}: {error}")
 
 
 def _look_after(child: Child, display: Display, lacks: Lacks) -> None:

@@ -6,9 +6,8 @@ Example of a missing feature: float64 on the device.
 from __future__ import annotations
 
 from llmb import workloads
-from llmb.config import AuditMode, RunConfig
+from llmb.config import AuditMode, RunConfig, is_cpu
 from llmb.records.lacks import Lacks
-from llmb.supervision.memory import is_cpu
 from llmb.workloads.arithmetic import flops_per_token
 
 #: FLOPs of a step above which a host does not compute the step in float32 (minutes on 16 cores).

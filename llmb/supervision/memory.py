@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig
+from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig, is_cpu
 from llmb.errors import NotEnoughMemoryError
 from llmb.records import draws
 from llmb.wire.messages import Offer
@@ -42,11 +42,6 @@ _WIDENED_AT_ONCE = 2**24
 _ALONE = Parallelism()
 
 
-def is_cpu(device: str) -> bool:
-    """Tell whether ``device`` is the host processor."""
-    return device.partition(":")[0] == "cpu"
-
-
 @dataclass(frozen=True)
 class Load:
     """The properties of a step with an effect on memory, such as audited or accumulated."""
@@ -65,8 +60,6 @@ class Load:
     accumulate: int = 1
     here: int = 1
     audited: bool = True
-    #: Whether an audited step keeps a copy of all weights (rule G1).
-    copied: bool = True
     #: Whether the memory is host memory: a process on a CPU keeps freed memory.
     host: bool = True
 
@@ -84,7 +77,6 @@ class Load:
             accumulate=config.accumulate,
             here=here,
             audited=config.audit is not AuditMode.OFF,
-            copied=not compares_all(config, workload),
             host=is_cpu(config.device),
         )
 
@@ -103,13 +95,14 @@ class Load:
         )
 
 
-def compares_all(config: RunConfig, workload: Workload) -> bool:
-    """Tell whether a run of ``config`` will compare the gradients of every step (rule L1).
+def why_no_ledger(
+    config: RunConfig, workload: Workload, *, records_steps: bool = False
+) -> str | None:
+    """Return why rule L1 will replay no step of ``config``, None if rule L1 will.
 
-    The learning rates are not drawn yet: the mean rate is used instead. A device that records
-    steps is treated like a device with eager kernels.
+    ``records_steps``: the device records its steps; not known before the plugin was asked.
     """
-    why = draws.why_no_ledger(
+    return draws.why_no_ledger(
         config.mode.value,
         config.precision,
         mesh=config.parallelism,
@@ -117,13 +110,8 @@ def compares_all(config: RunConfig, workload: Workload) -> bool:
             parameter_count(workload.shape), config.precision, workload.recipe.optimizer
         ),
         dropout=getattr(workload.shape, "dropout", 0.0),
-        records_steps=False,
+        records_steps=records_steps,
     )
-    steps = draws.longest_stream(config.mode.value, config.warmup_steps, config.timed_steps)
-    optimizer = workload.recipe.optimizer
-    rate = draws.mean_rate(optimizer, constant=config.constant_rate)
-    trains = config.mode is Mode.TRAIN
-    return trains and why is None and draws.steps_compared([rate] * steps, optimizer) == steps
 
 
 def needed_bytes(
@@ -142,8 +130,8 @@ def needed_bytes(
     job = load.job(workload, precision, batch_size)
     peak, held = peak_memory(job), held_memory(job)
     # After the window, the probes edit and sketch the largest weights (at batch size 1: 1.1 GB of
-    # llama-1.4b). If a copy of all weights is kept, each worker reserves the memory beforehand.
-    audit = weights // 4 + (weights if load.copied else 0) if load.audited else 0
+    # llama-1.4b).
+    audit = weights // 4 if load.audited else 0
     mesh = load.parallelism
     audit //= mesh.dp_shard * mesh.tp * mesh.pp
     if load.host:
@@ -218,9 +206,19 @@ def _what_fits(
 
     if needed(precision, 1) <= have:
         return f"use --batch-size {_largest(lambda size: needed(precision, size) <= have)}"
+    own = next((one for one in offer.precisions if one.name == precision.name), precision)
+    mixed = precision.master_weights and not own.master_weights
+    if mixed and needed(own, 1) <= have:
+        return f"use --no-mixed-precision ({needed(own, 1) / 1e9:.1f} GB at batch size 1)"
     for other in offer.precisions:
-        if not other.is_slow and other.name != precision.name and needed(other, 1) <= have:
-            need = needed(other, 1)
+        # A format of the same kind would be mixed, too. Example: FP16 for BF16.
+        run = (
+            other.model_copy(update={"master_weights": True})
+            if mixed and other.bits == 16
+            else other
+        )
+        if not other.is_slow and other.name != precision.name and needed(run, 1) <= have:
+            need = needed(run, 1)
             return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
     fewer = "start fewer ranks here, " if load.here > 1 else ""
     quick = [other for other in offer.precisions if not other.is_slow]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmb.config import is_cpu
 from llmb.plugin.discovery import source_of
 from llmb.supervision.diagnosis import BROKEN, NO_DEVICE, READY, DiagnosedPlugin, Diagnosis
-from llmb.supervision.memory import is_cpu
 
 _LITTLE_DISK_BYTES = 10**9
 #: A display controller of plain VGA class, for example the console of a server.

@@ -34,7 +34,12 @@ _WRITTEN = {"F32", "I32", "I64"}
 _FILES = (
     *(audited.GRADIENTS, audited.STEP_VALUES, audited.REPLAY),
     *(audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE),
-    *(audited.LEDGER_VALUES, audited.REPLAYED),
+    *(audited.LEDGER_VALUES, audited.REPLAYED, audited.RECOMPUTED),
+)
+#: Files with samples of judged steps, of which only distances are kept.
+_OF_PASSES = (
+    *(audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE),
+    audited.RECOMPUTED,
 )
 _READ = (*_FILES, audited.LEDGER, evidence.WEIGHTS)
 _LOSS, _TOKENS, _STEP, _HOST, _HEAD = "/loss", "/tokens", "step", "host", "head/"
@@ -57,6 +62,14 @@ class EvidenceFacts:
     steps: int
     #: The draws of the repeat; None where the worker has left no rows.
     drawn: Draws | None
+    #: The judged steps (rule G1).
+    judged: Sequence[int] = ()
+
+    @property
+    def judged_in_rows(self) -> Sequence[int]:
+        """The judged steps with elements in the rows of every step (rule L1)."""
+        every = self.drawn is not None and self.drawn.compares_all(self.steps)
+        return self.judged if every else ()
 
 
 def reduced(folder: Path, files: Mapping[str, str], run: EvidenceFacts) -> dict[str, str]:
@@ -103,8 +116,15 @@ def smaller(files: Mapping[str, bytes], run: EvidenceFacts) -> dict[str, bytes]:
         for name, own in before.items():
             if odd := {one.dtype for one in own.values()} - _WRITTEN:
                 raise ValueError(f"{name} has numbers of type {min(odd)}")
-        after = _of_passes(before, run) | _of_steps(before)
+        passes = {
+            name: _without_judged(own, run) if name in _OF_PASSES else own
+            for name, own in before.items()
+        }
+        after = _of_passes(passes, run) | _of_steps(before)
+        if passes.get(audited.RECOMPUTED) != before.get(audited.RECOMPUTED):
+            after[audited.RECOMPUTED] = passes[audited.RECOMPUTED]
         if audited.LEDGER_VALUES in before and audited.LEDGER in files:
+            after |= _of_judged(files, before, run)
             after |= _of_rows(files, before, run)
     except (ValueError, LookupError) as error:
         raise RunFailedError(f"evidence is not what llmb writes: {error}") from error
@@ -139,6 +159,52 @@ def _of_rows(
         again = Rows(ledger, arrays.values(before[audited.REPLAYED][audited.ROWS]))
         after[audited.REPLAYED] = _compared(shown, again, ledger, run, run.drawn)
     return after
+
+
+def _without_judged(own: Arrays, run: EvidenceFacts) -> Arrays:
+    judged = {audited.judged_pass(step) for step in run.judged_in_rows}
+    return {name: one for name, one in own.items() if name.rpartition("/")[2] not in judged}
+
+
+def _of_judged(
+    files: Mapping[str, bytes], before: Mapping[str, Arrays], run: EvidenceFacts
+) -> dict[str, Arrays]:
+    """Return the distances of worker and honest runs from the reference in the judged steps.
+
+    Nothing if the reference lacks a step: then no step is judged (rule G1).
+    """
+    whole = LedgerEvidence.model_validate_json(files[audited.LEDGER])
+    ledger = whole.model_copy(update={"moments": ()})
+    # Results of a process without the plugin take the place of the honest run's.
+    references = (audited.DEVICE_REFERENCE, audited.RECOMPUTED, audited.REFERENCE)
+    known = {name: one for file in references for name, one in before.get(file, {}).items()}
+    right = _judged_rows(known, "", run)
+    judged = run.judged_in_rows
+    if not judged or right is None:
+        return {}
+    again = Rows(ledger, right, judged)
+    rows = Rows(whole, arrays.values(before[audited.LEDGER_VALUES][audited.ROWS])).of_gradients()
+    shown = {audited.MEASURED: rows.only(judged)}
+    # By ``reference_run`` if the device is the host, else by ``honest_run``.
+    own = known | before.get(audited.HONEST, {})
+    for suffix in ("", audited.WIDE_LOSS):
+        for whose in (audited.HOST, run.precision.name):
+            honest = _judged_rows(own, f"{whose}{suffix}/", run)
+            if honest is not None:
+                shown[f"{audited.IS_HONEST}{suffix}"] = Rows(ledger, honest, judged)
+                break
+    found = Arrays()
+    for name, one in shown.items():
+        found |= ComparedRows.of(one, again).stored(name)
+    return {audited.JUDGED: found}
+
+
+def _judged_rows(own: Arrays, prefix: str, run: EvidenceFacts) -> Array | None:
+    """Return the samples of all judged steps, joined; None if a step is missing."""
+    names = [f"{prefix}{audited.judged_pass(step)}" for step in run.judged_in_rows]
+    if not names or not own.keys() >= {*names}:
+        return None
+    return [*chain.from_iterable(arrays.values(own[name]) for name in names)]
 
 
 def _short(own: Arrays) -> Arrays:
@@ -181,7 +247,7 @@ def _of_passes(before: Mapping[str, Arrays], run: EvidenceFacts) -> dict[str, Ar
 
 def _counts(item: str) -> bool:
     """Tell whether judges use only the array's distance; a loss, for example, is used as it is."""
-    return not item.endswith((_LOSS, _TOKENS)) and item != _STEP
+    return not item.endswith((_LOSS, _TOKENS)) and not item.startswith(_STEP)
 
 
 def _rounded(worker: Arrays, run: EvidenceFacts) -> Arrays:

@@ -11,20 +11,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb import endings
+from llmb import clock, endings
 from llmb.config import AuditMode, Mode, RankAddress, RunConfig
 from llmb.endings import Kept, RunPhase, RunProgress
 from llmb.errors import LlmbError, NotEnoughMemoryError
-from llmb.measure import clock, statistics
+from llmb.measure import statistics
 from llmb.records import audited, draws, evidence, time_stamp
 from llmb.records.audited import OnePart
 from llmb.records.ceiling import Ceiling
 from llmb.records.draws import Draws
+from llmb.records.interconnect import Interconnect
 from llmb.records.run_directory import CALLS_FOLDER, PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, SearchLog
-from llmb.supervision import batch_search, memory, underflow
+from llmb.supervision import batch_search, interconnect, memory, underflow
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
+from llmb.supervision.forecast import Forecast
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.reduced import EvidenceFacts, reduced
 from llmb.supervision.silence import Silence
@@ -35,7 +37,6 @@ from llmb.wire.child import Child
 from llmb.wire.measurements import Calibration, CalibrationOrder
 from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
 from llmb.workloads import Workload
-from llmb.workloads.arithmetic import parameter_count
 
 #: Seconds spent on measuring the ceilings, once before and once after the run.
 _CALIBRATION_S = {"official": 4.0, "debug": 0.25}
@@ -46,6 +47,10 @@ _TRIAL_STEPS = 3
 
 class Display(Protocol):
     """The place where a run's progress is shown, such as a terminal; a display decides nothing."""
+
+    def foresee(self, forecast: Forecast) -> None:
+        """Show the time left by ``forecast`` from now on."""
+        ...
 
     def phase(self, name: str) -> None:
         """Show that ``name`` has begun."""
@@ -69,6 +74,9 @@ class Display(Protocol):
 
 class Silent:
     """A display without output."""
+
+    def foresee(self, forecast: Forecast) -> None:
+        """Show nothing."""
 
     def phase(self, name: str) -> None:
         """Show nothing."""
@@ -104,6 +112,8 @@ class RunPhases:
     authority: TimeAuthority | None = None
     #: The phase of the run at present, such as warm-up.
     progress: RunProgress = field(default_factory=RunProgress)
+    #: The parts of the run, for the display.
+    forecast: Forecast = field(default_factory=lambda: Forecast(()))
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return the device's ceiling; None where the measurement fails.
@@ -129,6 +139,39 @@ class RunPhases:
             self.directory.log(f"the ceiling was not measured: {error}")
             return None
 
+    def interconnect(self, config: RunConfig) -> Interconnect | None:
+        """Return the links between the ranks; None in a run of one rank.
+
+        Raises:
+            LlmbError: the ranks did not meet.
+        """
+        if self.place is None:
+            return None
+        endings.raise_noted()
+        self.progress.enter(RunPhase.CEILINGS)
+        self.say("measuring the links between the ranks")
+        try:
+            with self.directory.child_log() as log:
+                return interconnect.measure(
+                    self.negotiated,
+                    config,
+                    self.place,
+                    self.rank_timeout_s,
+                    log,
+                    self.directory.log,
+                )
+        except LlmbError as error:
+            named = self._of_rank(error)
+            if named is error:
+                raise
+            raise named from error
+
+    def _of_rank(self, error: LlmbError) -> LlmbError:
+        """Return ``error`` with the number of this rank, unless a rank is named."""
+        if self.place is None or str(error).startswith("rank "):
+            return error
+        return type(error)(f"rank {self.place.rank}: {error}")
+
     def repeat(self, config: RunConfig, number: int) -> Repeat:
         """Return one timed window of a fresh worker, with the evidence of the audit."""
         endings.raise_noted()
@@ -142,7 +185,7 @@ class RunPhases:
         if self.authority is not None:
             stamps = RepeatStamps(self.authority, self.run_id, number)
         if config.audit is AuditMode.OFF:
-            window = replace(window, audits=())
+            window = replace(window, audits=(), judged=())
             streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
             streamed, notes = self._stamped(config, folders, streamed, stamps)
             off = Examined({}, ("the audit was switched off: --audit off",), _ended(streamed))
@@ -218,7 +261,7 @@ class RunPhases:
         kept = {
             name: digest
             for name, digest in streamed.scratch.items()
-            if name in (audited.LIVE_WEIGHTS, audited.STEP_WEIGHTS)
+            if name in audited.weights_of([stop.step for stop in streamed.timing.stops])
         }
         for name in kept:
             self.directory.keep(folders.scratch / name)
@@ -241,7 +284,8 @@ class RunPhases:
             stamp = streamed.timing.stamp
             drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
         steps = len(streamed.timing.commitments)
-        run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn)
+        judged = tuple(stop.step for stop in streamed.timing.stops)
+        run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn, judged)
         with endings.held(raises=False):  # the evidence of the whole audit is complete
             kept = reduced(folders.evidence, files, run)
             self._remove_unannounced(folders.evidence, kept)
@@ -261,18 +305,8 @@ class RunPhases:
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
         """Return the draws of one repeat; steps show gradients where the steps can be replayed."""
-        why = draws.why_no_ledger(
-            config.mode.value,
-            config.precision,
-            mesh=config.parallelism,
-            state=draws.state_bytes(
-                parameter_count(self.workload.shape),
-                config.precision,
-                self.workload.recipe.optimizer,
-            ),
-            dropout=getattr(self.workload.shape, "dropout", 0.0),
-            records_steps=self.negotiated.offer.lacks.eager_kernels,
-        )
+        records = self.negotiated.offer.lacks.eager_kernels
+        why = memory.why_no_ledger(config, self.workload, records_steps=records)
         return Draws(
             draws.nonce_of(config.nonce or self.nonce, number),
             self.workload.recipe.optimizer,
@@ -292,7 +326,8 @@ class RunPhases:
         if end is not None:
             self.display.note(end)
             self.directory.log(end)
-        return batch_search.search(measure, _TRIAL_STEPS, config.accumulate, most)
+        with self.forecast.searching():
+            return batch_search.search(measure, _TRIAL_STEPS, config.accumulate, most)
 
     def _trial(self, config: RunConfig) -> BatchTrial:
         size, precision = config.batch_size, config.precision
@@ -342,9 +377,10 @@ class RunPhases:
                 raise
             streamed = replace(streamed, failure=error)  # a signal during the worker's end
         except LlmbError as error:
-            if self.place is None or str(error).startswith("rank "):
+            named = self._of_rank(error)
+            if named is error:
                 raise
-            raise type(error)(f"rank {self.place.rank}: {error}") from error
+            raise named from error
         return streamed
 
     def _order(

@@ -18,13 +18,13 @@ from llmb.config import (
     Refused,
     RunConfig,
     RunRequest,
+    is_cpu,
 )
 from llmb.errors import UnavailableError, UsageError, did_you_mean
 from llmb.formats import KNOWN
 from llmb.parallel import checks
 from llmb.supervision import memory
 from llmb.supervision.choices import settle
-from llmb.supervision.memory import is_cpu
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
 

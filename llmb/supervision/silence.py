@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmb.measure import clock, host
-from llmb.supervision.memory import is_cpu
+from llmb import clock
+from llmb.config import is_cpu
+from llmb.measure import host
 
 #: Seconds after which a silence is shown to the user.
 LONG_S = 60.0

@@ -6,13 +6,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from llmb import workloads
-from llmb.config import Mode, RunConfig, RunRequest
+from llmb import clock, workloads
+from llmb.config import Mode, RunConfig, RunRequest, is_cpu
 from llmb.errors import NotEnoughMemoryError, RunFailedError
-from llmb.measure import clock, duration
+from llmb.measure import duration
 from llmb.records.run_record import Rates
 from llmb.supervision import selection
-from llmb.supervision.memory import is_cpu
 from llmb.wire.child import Child
 from llmb.wire.measurements import MeasuredRates, RatesOrder
 from llmb.wire.messages import Offer, Terms

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from llmb.config import AuditMode, Mode, RunConfig
 from llmb.errors import NotEnoughSpaceError
-from llmb.supervision.memory import compares_all
+from llmb.records.draws import MOST_JUDGED
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import parameter_count
 
 #: Number of files with full weights on the disk at the same time during the audit of a training:
-#: a file of the last step, and files of two steps replayed by the honest run.
+#: a file of the last step, and files of two steps replayed by the honest run, if any. Files of
+#: judged steps come on top, at most four (rule G1).
 _LIVE, _REPLAYED = 1, 2
 #: Bytes of samples and sketches per repeat, before evidence is reduced. Example: 13 MB were
 #: measured for gpt2-125m (148 parameters, 56 steps).
@@ -24,7 +25,7 @@ _SMALL = 10**7
 def needed_bytes(config: RunConfig, workload: Workload) -> int:
     """Return the approximate largest number of bytes that a run of ``config`` has on the disk.
 
-    Example: 8.6 GB for llama-1.4b in BF16; 3 MB stay after the run.
+    Example: 20 GB for llama-1.4b in BF16; 3 MB stay after the run.
     """
     if config.audit is AuditMode.OFF:
         return 0  # some hundred KB
@@ -32,7 +33,7 @@ def needed_bytes(config: RunConfig, workload: Workload) -> int:
     evidence = min(1.0, parameters / _SMALL) * _EVIDENCE_BYTES
     copies = _LIVE
     if config.mode is Mode.TRAIN:
-        copies += _REPLAYED if compares_all(config, workload) else _REPLAYED + 1
+        copies += _REPLAYED + MOST_JUDGED
     weights = copies * config.precision.bytes_per_value * parameters
     return int(weights + evidence * config.repeats)
 

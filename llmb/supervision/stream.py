@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from llmb import endings, workloads
+from llmb import clock, endings, workloads
 from llmb.config import Mode, RunConfig
 from llmb.endings import RunPhase, RunProgress
 from llmb.errors import LlmbError, RunFailedError
-from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
+from llmb.records import audited
 from llmb.records.draws import FENCE_EVERY, MOST_TAIL_STEPS, Draws, fence_every
 from llmb.records.lacks import Lacks
-from llmb.records.run_record import RepeatTiming, StepClock, Tail
+from llmb.records.run_record import RepeatTiming, StepClock, Stop, Tail
 from llmb.records.seeds import token_seed
 from llmb.records.time_stamp import AtStop
 from llmb.reference.lengths import draw_lengths
@@ -32,14 +32,17 @@ from llmb.wire.messages import (
     AuditRequest,
     EvidenceFile,
     Fence,
+    KeepWeights,
     Message,
     Paused,
     Phase,
     Proceed,
     Readings,
     Ready,
+    ShownStep,
     StepDraw,
     StepOrder,
+    Stopped,
     StreamEnded,
     Tick,
     Worked,
@@ -61,6 +64,8 @@ class Window:
     end: int
     #: Audited steps inside the stream; step ``end`` is audited in addition. Empty for a trial.
     audits: tuple[int, ...] = ()
+    #: Steps of the window with weights handed over by the worker (rule G1).
+    judged: tuple[int, ...] = ()
     #: Steps between two fences; 1 in modes with a fence after every call.
     every: int = FENCE_EVERY
     #: The gradients of every step are compared afterwards (rule L1).
@@ -110,27 +115,25 @@ def plan_window(config: RunConfig, drawn: Draws) -> Window:
     start = config.warmup_steps + every * draw.randrange(2)
     stop = start + config.timed_steps
     end = stop + draw.randint(1, MOST_TAIL_STEPS)
-    if config.mode is Mode.TRAIN and drawn.compares_all(end + 1):
-        # Gradients and moments are compared for every step; the optimizer's bits for one step.
-        audits: tuple[int, ...] = (draw.choice(range(start, stop)),)
-        return Window(config.warmup_steps, start, stop, end, audits, every, every_step=True)
-    inside = _two_of(range(start, stop), every, draw)
-    # A cheat in every second step shows in the last step or in the last audited step: the distance
-    # between both steps is made odd.
+    first = config.warmup_steps
+    if config.mode is Mode.TRAIN:
+        # Gradients are compared in the judged steps, or in every step. The optimizer's bits are
+        # compared in one more step: a stop would show the plugin that the step is audited.
+        judged = drawn.judged(range(start, stop))
+        others = [step for step in range(start, stop) if step not in judged]
+        audits = {draw.choice(others)}
+        if every_step := drawn.compares_all(end + 1):
+            return Window(first, start, stop, end, tuple(audits), judged, every, every_step)
+        # One more lies in the warm-up: a compiling device then knows an audited step and the next
+        # step before the window.
+        audits |= {max(0, start - 2)} - {*judged}
+        return Window(first, start, stop, end, tuple(sorted(audits)), judged, every)
+    # Two audited calls, whose pace rule T2 compares with that of others. A cheat in every second
+    # call shows in the last call or in the last audited call: the distance between both is odd.
+    inside = draw.sample(range(start, stop), min(2, stop - start))
     end += (end - max(inside)) % 2 == 0
-    # One audited step lies in the warm-up: a compiling device then knows an audited step and the
-    # next step before the window.
-    audits = tuple(sorted({max(0, start - 2), *inside}))
-    return Window(config.warmup_steps, start, stop, end, audits, every)
-
-
-def _two_of(window: range, every: int, draw: random.Random) -> list[int]:
-    """Return two steps for rule T2, if possible from two different blocks between fences."""
-    first = draw.choice(window)
-    block = (first - window.start) // every
-    elsewhere = [step for step in window if (step - window.start) // every != block]
-    others = elsewhere or [step for step in window if step != first]
-    return [first, draw.choice(others)] if others else [first]
+    calls = tuple(sorted({max(0, start - 2), *inside}))
+    return Window(first, start, stop, end, calls, every=every)
 
 
 def plan_trial(config: RunConfig) -> Window:
@@ -164,6 +167,8 @@ class Streamed:
     asked: Mapping[int, AuditedRequest] = field(default_factory=dict)
     #: Token seeds of all ordered steps, from step 0.
     token_seeds: tuple[int, ...] = ()
+    #: Digests of the gradients shown in judged steps, if rule L1 does not compare every step.
+    shown: Mapping[int, str] = field(default_factory=dict)
 
 
 class Patience:
@@ -225,6 +230,14 @@ class _StreamLog:
     ended_ns: int | None = None
     #: The worker's commitments to each step's gradients (or logits), received in the next pause.
     commitments: list[str] = field(default_factory=list)
+    #: The stops of the clock, and by step the commitments and digests made in them.
+    stops: list[Stop] = field(default_factory=list)
+    judged: dict[int, str] = field(default_factory=dict)
+    shown: dict[int, str] = field(default_factory=dict)
+
+    def on_clock(self, ns: int) -> int:
+        """Return ``ns`` on the clock of the run, which stood still in the stops."""
+        return ns - sum(stop.ns for stop in self.stops)
 
 
 @dataclass(frozen=True)
@@ -235,12 +248,15 @@ class AuditAnswers:
     #: The source of the payload of every step, and of the seeds of audit requests.
     drawn: Draws = field(repr=False)
 
-    def to(self, index: int) -> Proceed | AuditRequest:
+    def to(self, index: int) -> Proceed | AuditRequest | KeepWeights:
         """Return the answer in the pause of step ``index``."""
         last = index >= self.window.end
         draw = None
         if self.drawn.ledger:
             draw = StepDraw(places=self.drawn.places(index), rate=self.drawn.rate(index))
+        if index in self.window.judged:
+            seed = None if self.window.every_step else self.drawn.audit(index)
+            return KeepWeights(draw=draw, seed=seed)
         if not last and index not in self.window.audits:
             return Proceed(draw=draw)
         return AuditRequest(seed=self.drawn.audit(index), last=last, draw=draw)
@@ -319,6 +335,8 @@ class _Listener:
     answers: AuditAnswers
     stamps: RepeatStamps | None = None
     complete: bool = False
+    #: When the clock stopped: the worker writes the weights of a judged step. None: the clock runs.
+    _stopped_ns: int | None = None
     _sent: int = 0
     _answered: int = 0
 
@@ -367,9 +385,15 @@ class _Listener:
         elif isinstance(message, StreamEnded):
             if self.log.told_ns is None or self.log.ended_ns is not None:
                 raise RunFailedError("the worker ended its stream before it was told to")
-            self.log.ended_ns = self.child.received_ns
+            self.log.ended_ns = self.log.on_clock(self.child.received_ns)
             self._commitment(self._answered - 1, message.commitment)
+        elif isinstance(message, ShownStep):
+            self._shown(message)
+        elif isinstance(message, Stopped):
+            self._stop(message)
         elif isinstance(message, EvidenceFile):
+            if self._stopped_ns is not None:
+                self._go_on(message)
             files = self.log.scratch if message.scratch else self.log.evidence
             files[message.name] = message.sha256
         elif not (message is None or isinstance(message, Phase)):
@@ -380,7 +404,7 @@ class _Listener:
         due = fence.steps == len(log.steps) and self.window.is_fence(fence.steps)
         if not due or (log.fences and log.fences[-1].steps >= fence.steps):
             raise RunFailedError(f"the worker reported a fence after {fence.steps} steps")
-        log.stamps.append(self.child.received_ns)
+        log.stamps.append(log.on_clock(self.child.received_ns))
         log.fences.append(fence)
         self._order_next()
         if self.stamps is not None:
@@ -427,22 +451,60 @@ class _Listener:
         if paused.index > 0 or paused.commitment:
             self._commitment(paused.index - 1, paused.commitment)
         answer = self.answers.to(paused.index)
-        if isinstance(answer, AuditRequest):
+        last = isinstance(answer, AuditRequest) and answer.last
+        if not isinstance(answer, Proceed) and answer.seed is not None:
             tokens = self._token_seed(paused.index)
-            self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
-            if answer.last:
-                self.log.paused_ns, self.log.told_ns = self.child.received_ns, clock.now_ns()
-                self.child.send(answer)
-                return
-        if not self.window.is_fence(paused.index + 1):
+            self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, last)
+        if last:
+            self.log.paused_ns = self.log.on_clock(self.child.received_ns)
+            self.log.told_ns = self.log.on_clock(clock.now_ns())
+            self.child.send(answer)
+            return
+        # While the clock stands still, the worker does not know the tokens of the next step.
+        if not isinstance(answer, KeepWeights) and not self.window.is_fence(paused.index + 1):
             self._order_next()
         self.child.send(answer)
+
+    def _shown(self, shown: ShownStep) -> None:
+        index = self._answered - 1
+        due = index in self.window.judged and index not in self.log.judged
+        if not due or shown.index != index:
+            raise RunFailedError(f"the worker showed step {shown.index} out of turn")
+        if bool(shown.digest) == self.window.every_step:
+            raise RunFailedError(f"the worker showed other gradients of step {index} than due")
+        self.log.judged[index] = shown.commitment
+        if shown.digest:
+            self.log.shown[index] = shown.digest
+
+    def _stop(self, stopped: Stopped) -> None:
+        index = self._answered - 1
+        again = any(stop.step == index for stop in self.log.stops)
+        if index not in self.log.judged or again or self._stopped_ns is not None:
+            raise RunFailedError(f"the worker stopped in step {stopped.index} out of turn")
+        if stopped.index != index:
+            raise RunFailedError(f"the worker stopped in step {stopped.index}, not in {index}")
+        self._stopped_ns = self.child.received_ns
+
+    def _go_on(self, weights: EvidenceFile) -> None:
+        index, began_ns = self._answered - 1, self._stopped_ns
+        if weights.name != audited.judged_weights(index) or not weights.scratch:
+            raise RunFailedError(f"the worker wrote {weights.name} where the weights were due")
+        assert began_ns is not None
+        if not self.window.is_fence(index + 1):
+            self._order_next()
+        stop_ns = clock.now_ns() - began_ns
+        at_ns = self.log.on_clock(began_ns)
+        self.log.stops.append(Stop(step=index, at_ns=at_ns, ns=stop_ns))
+        self._stopped_ns = None
+        self.child.send(Proceed(stopped_ns=stop_ns))
 
     def _commitment(self, step: int, commitment: str) -> None:
         due = self.answers.drawn.ledger and step >= 0
         if due != bool(commitment):
             what = f"nothing of step {step}" if due else "what nobody asked for"
             raise RunFailedError(f"after step {step} the worker committed to {what}")
+        if self.log.judged.get(step, commitment) != commitment:
+            raise RunFailedError(f"the gradients of step {step} changed once its weights were due")
         if due:
             self.log.commitments.append(commitment)
 
@@ -526,9 +588,10 @@ def _streamed(
         commitments=tuple(log.commitments),
         fence_bits=tuple(fence.bits for fence in fences),
         tail=_tail(log, window),
+        stops=tuple(log.stops),
     )
     meter = None
     if after.energy_source is not None and after.energy_scope is not None:
         meter = EnergyMeter(after.energy_source, after.energy_scope)
     seeds = tuple(log.token_seeds)
-    return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked, seeds)
+    return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked, seeds, log.shown)

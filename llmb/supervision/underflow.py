@@ -8,7 +8,7 @@ number of micro-batches. Example: with 16,384 tokens, a token's gradient is divi
 
 from __future__ import annotations
 
-from llmb.config import FP16, Mode, RunConfig
+from llmb.config import Mode, RunConfig
 from llmb.workloads import Workload
 
 #: With up to 16,384 tokens, an honest step's gradients are at most 0.125 from the reference: half
@@ -23,8 +23,7 @@ def most_sequences(config: RunConfig, workload: Workload) -> int | None:
     The result is None without a risk of underflow: for a format such as BF16, with a scaled loss
     (``--mixed-precision``), or in a mode without training.
     """
-    plain = config.precision.dtype == FP16.dtype and not config.precision.master_weights
-    if not plain or config.mode is not Mode.TRAIN:
+    if not config.precision.underflows or config.mode is not Mode.TRAIN:
         return None
     return MOST_TOKENS // (workload.shape.sequence_length * config.parallelism.replicas)
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from llmb.config import Frozen
+from llmb.config import JsonFile
 from llmb.errors import BundleRefusedError, LlmbError, RunFailedError, UsageError
 from llmb.records import members, strict_json
 from llmb.records.bundle import parse_model, read_record
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_directory import RECORD, make_first_free
 from llmb.records.run_record import RunRecord
-from llmb.sweep.plan import SCHEMA, Point, SweepPlan
-from llmb.sweep.points import MeasuredPoint, PointState
+from llmb.records.sweep_overview import PLAN_SCHEMA, Point, PointState, SweepPlan
+from llmb.sweep.points import measured_point
 
 PLAN, ENDED, LOCK = "sweep.json", "point.json", ".lock"
 
@@ -33,13 +33,11 @@ PLAN, ENDED, LOCK = "sweep.json", "point.json", ".lock"
 POINT_SCHEMA: Literal["llmb.sweep-point/1"] = "llmb.sweep-point/1"
 
 
-class Ended(Frozen):
+class Ended(JsonFile):
     """``point.json``: how the latest attempt at a point ended. A finished run's record decides.
 
     A point without ``point.json`` and without a record was never started, or was interrupted.
     """
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.sweep-point/1"] = Field(alias="schema", default=POINT_SCHEMA)
     status: Literal["measured", "out_of_memory", "predicted_out_of_memory", "failed"]
@@ -86,8 +84,8 @@ class SweepDirectory:
             raise UsageError(f"{str(path)!r} holds no {PLAN}: it is not the folder of a sweep")
         data = strict_json.loads(members.read_file(file), str(file))
         schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != SCHEMA:
-            raise BundleRefusedError(f"{str(file)!r} is not of schema {SCHEMA}: update llmb?")
+        if schema != PLAN_SCHEMA:
+            raise BundleRefusedError(f"{str(file)!r} is not of schema {PLAN_SCHEMA}: update llmb?")
         return cls(path, parse_model(SweepPlan, data, str(file)))
 
     def folder(self, point: Point) -> Path:
@@ -103,7 +101,7 @@ class SweepDirectory:
         if found is not None:
             run = found[0].relative_to(self.path).as_posix()
             return PointState.model_validate(
-                {**base, "status": "measured", "run": run, "measured": MeasuredPoint.of(found[1])}
+                {**base, "status": "measured", "run": run, "measured": measured_point(found[1])}
             )
         if ended is None or ended.status == "measured":  # the record is gone or damaged
             return PointState.model_validate({**base, "status": "unfinished"})

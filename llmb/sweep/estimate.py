@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb.records.run_record import RunRecord
-from llmb.sweep.plan import Point
+from llmb.records.sweep_overview import Point
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmb import supervisor
+from llmb import clock, supervisor
 from llmb.errors import LlmbError, NotEnoughMemoryError
-from llmb.measure import clock
 from llmb.records.bundle import read_record
 from llmb.records.redact import redact_paths
+from llmb.records.sweep_overview import Point, PointState
 from llmb.supervision.run_phases import Display
 from llmb.sweep import estimate
 from llmb.sweep.directory import Ended, SweepDirectory
 from llmb.sweep.estimate import Took
-from llmb.sweep.plan import Point
 from llmb.sweep.planning import Planned
-from llmb.sweep.points import KEPT, PointState, walk
+from llmb.sweep.points import KEPT, walk
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class Progress:
     of: int | None
     #: Estimated seconds of the current and all later points, None if unknown.
     left_s: float | None
+    #: Estimated seconds of all later points alone, None if unknown.
+    later_s: float | None = None
 
 
 class Watcher(Protocol):
@@ -116,8 +117,11 @@ class _PointRunner:
             return Progress(number, None, None)
         coming = _from(point, [each for one in known for each in one.points])
         fitting = {each for one in known for each in one.fitting}
-        left = estimate.left_s([each for each in coming if each in fitting], self._took)
-        return Progress(number, self._visited + len(coming), left)
+        left, later = (
+            estimate.left_s([each for each in points if each in fitting], self._took)
+            for points in (coming, coming[1:])
+        )
+        return Progress(number, self._visited + len(coming), left, later)
 
     def _remember(self, state: PointState) -> None:
         if state.run is None or state.seconds is None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llmb.records.finding import Verdict
-from llmb.sweep.overview import Overview
-from llmb.sweep.points import Boundary, MeasuredPoint, boundary
+from llmb.records.sweep_overview import MeasuredPoint, Overview
+from llmb.sweep.points import Boundary, boundary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,49 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
-from pydantic import ConfigDict, Field
-
-from llmb.config import Frozen
-from llmb.records.finding import Verdict
+from llmb.records.sweep_overview import Overview, PointState, SweepPlan
 from llmb.sweep.directory import SweepDirectory
-from llmb.sweep.plan import SweepPlan
-from llmb.sweep.points import NO_MEMORY, PointState, best, tied, walk
-
-# Version history, one line per change.
-# llmb.sweep-overview/1  2026-11  first version.
-SCHEMA: Literal["llmb.sweep-overview/1"] = "llmb.sweep-overview/1"
-
-
-class Overview(Frozen):
-    """The output of ``llmb sweep --json``."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
-
-    schema_: Literal["llmb.sweep-overview/1"] = Field(alias="schema", default=SCHEMA)
-    plan: SweepPlan
-    points: tuple[PointState, ...]
-    #: Precision -> path of the fastest run that is not INVALID, relative to the sweep's folder.
-    best: dict[str, str]
-    #: Precision -> runs that cannot be told apart from the fastest run: intervals overlap.
-    tied: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-
-    @property
-    def unfinished(self) -> int:
-        """Number of points still to be run."""
-        return sum(state.status == "unfinished" for state in self.points)
-
-    @property
-    def failed(self) -> tuple[PointState, ...]:
-        """The points that failed for another reason than memory."""
-        return tuple(state for state in self.points if state.status == "failed")
-
-    @property
-    def invalid(self) -> tuple[PointState, ...]:
-        """The points with a run that the audit judged INVALID."""
-        found = (state for state in self.points if state.measured)
-        return tuple(s for s in found if s.measured and s.measured.verdict is Verdict.INVALID)
+from llmb.sweep.points import NO_MEMORY, best, tied, walk
 
 
 def of(directory: SweepDirectory) -> Overview:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import RunRequest
 from llmb.errors import NotEnoughMemoryError, UsageError
-from llmb.measure import clock
+from llmb.records.sweep_overview import LeftOut, Point, SweepPlan, SweepRequest
 from llmb.supervision import negotiation, selection
 from llmb.supervision.choices import check_installed
-from llmb.sweep.plan import Ground, LeftOut, Point, SweepPlan, SweepRequest, check_same
+from llmb.sweep.plan import check_same, ground_of
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
 
@@ -76,7 +76,7 @@ def settle(asked: SweepRequest, chosen: negotiation.Chosen) -> Planned:
     plan = SweepPlan(
         created_utc=clock.utc_now().isoformat().replace("+00:00", "Z"),
         asked=asked,
-        ground=Ground.of(offer),
+        ground=ground_of(offer),
         precisions=precisions,
         left_out=left_out,
     )
@@ -92,7 +92,7 @@ def again(plan: SweepPlan, place: str) -> Planned:
     """
     same = {"plugin": plan.ground.plugin, "device": plan.ground.device}
     chosen = _choose(plan.asked.request.model_copy(update=same))
-    check_same(Ground.of(chosen.offer), plan.ground, place)
+    check_same(ground_of(chosen.offer), plan.ground, place)
     return Planned(plan, chosen.offer)
 
 

@@ -4,90 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import ConfigDict, Field
-
-from llmb.config import Frozen
 from llmb.measure.statistics import interval_values
 from llmb.records.finding import Verdict
-from llmb.records.run_record import BatchTrial, RunClass, RunRecord
-from llmb.sweep.plan import Point, SweepPlan
+from llmb.records.run_record import RunRecord
+from llmb.records.sweep_overview import MeasuredPoint, Point, PointState, SweepPlan
 
-#: "not_tried": a smaller batch size was out of memory. "unfinished": still to be run.
-Status = Literal[
-    "measured",
-    "out_of_memory",
-    "predicted_out_of_memory",
-    "failed",
-    "not_tried",
-    "unfinished",
-]
 #: Results: a resumed sweep does not repeat points in such a state.
 KEPT = ("measured", "out_of_memory", "predicted_out_of_memory")
 NO_MEMORY = ("out_of_memory", "predicted_out_of_memory")
-
-
-class MeasuredPoint(Frozen):
-    """The figures of a finished run in the overview of a sweep."""
-
-    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
-
-    run_id: str
-    batch_size: int
-    tokens_per_second: float
-    ci95: tuple[float, float] | None
-    #: Number of values behind ``ci95``: repeats, or fence blocks of one repeat.
-    interval_values: int
-    #: Tokens/s of the device's measured matrix products alone; None if not measured.
-    ceiling_tokens_per_second: float | None
-    fraction_of_ceiling: float | None
-    peak_memory_bytes: int | None
-    verdict: Verdict
-    class_: RunClass = Field(alias="class")
-    effective_precision: str | None
-    #: Trials of the run's own batch-size search.
-    trials: tuple[BatchTrial, ...] = ()
-
-    @classmethod
-    def of(cls, record: RunRecord) -> MeasuredPoint:
-        """Return the figures of ``record``."""
-        result, search = record.result, record.batch_size_search
-        return cls(
-            run_id=record.run_id,
-            batch_size=record.config.batch_size,
-            tokens_per_second=result.tokens_per_second,
-            ci95=result.ci95,
-            interval_values=interval_values(record.timing.repeats),
-            ceiling_tokens_per_second=ceiling_tokens_per_second(record),
-            fraction_of_ceiling=result.fraction_of_ceiling,
-            peak_memory_bytes=result.peak_memory_bytes,
-            verdict=record.audit.verdict,
-            class_=record.class_,
-            effective_precision=record.precision.effective,
-            trials=search.trials if search else (),
-        )
-
-
-class PointState(Frozen):
-    """The state of one point: measured, out of memory, failed or not run."""
-
-    precision: str
-    #: None: found by the run's own search.
-    batch_size: int | None
-    status: Status
-    #: Reason for a missing figure, in one line.
-    message: str | None = None
-    #: The run directory, relative to the sweep's folder.
-    run: str | None = None
-    measured: MeasuredPoint | None = None
-    #: Seconds from start to end of the point, if known.
-    seconds: float | None = None
-
-    @property
-    def point(self) -> Point:
-        """The point: precision and batch size."""
-        return Point(self.precision, self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -97,6 +22,25 @@ class Boundary:
     batch_size: int
     #: Refused by the memory arithmetic, before any allocation.
     predicted: bool
+
+
+def measured_point(record: RunRecord) -> MeasuredPoint:
+    """Return the figures of ``record``."""
+    result, search = record.result, record.batch_size_search
+    return MeasuredPoint(
+        run_id=record.run_id,
+        batch_size=record.config.batch_size,
+        tokens_per_second=result.tokens_per_second,
+        ci95=result.ci95,
+        interval_values=interval_values(record.timing.repeats),
+        ceiling_tokens_per_second=ceiling_tokens_per_second(record),
+        fraction_of_ceiling=result.fraction_of_ceiling,
+        peak_memory_bytes=result.peak_memory_bytes,
+        verdict=record.audit.verdict,
+        class_=record.class_,
+        effective_precision=record.precision.effective,
+        trials=search.trials if search else (),
+    )
 
 
 def ceiling_tokens_per_second(record: RunRecord) -> float | None:

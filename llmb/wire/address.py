@@ -6,7 +6,8 @@ Example: ``LLMB_SOCKET=/tmp/llmb-x/socket`` with a random ``LLMB_NONCE``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from llmb.config import Frozen
 
@@ -21,6 +22,8 @@ class WorkerAddress(Frozen):
 
 
 _SOCKET, _NONCE, _DESCRIPTOR = "LLMB_SOCKET", "LLMB_NONCE", "LLMB_DESCRIPTOR"
+#: Set for a process with a socket to a calling program (``llmb.api``) as standard input.
+_CALLED = "LLMB_CALLED"
 
 
 def child_environment(address: WorkerAddress, extra: Mapping[str, str]) -> dict[str, str]:
@@ -53,3 +56,26 @@ def give_descriptor(descriptor: int) -> None:
 def take_descriptor() -> int:
     """Return the channel's descriptor and remove the variable from the environment."""
     return int(os.environ.pop(_DESCRIPTOR))
+
+
+def called_environment() -> dict[str, str]:
+    """Return the environment of an ``llmb`` with a socket to this process as standard input."""
+    return {**os.environ, _CALLED: "1"}
+
+
+def take_called() -> bool:
+    """Tell whether standard input is a socket to a calling program, and remove the variable.
+
+    No process of the run inherits the variable or the socket: a plugin cannot speak to the caller.
+    """
+    return os.environ.pop(_CALLED, None) is not None
+
+
+@contextmanager
+def ranks_called() -> Iterator[None]:
+    """Let ranks started inside speak to the calling program: ranks inherit standard input."""
+    os.environ[_CALLED] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_CALLED, None)

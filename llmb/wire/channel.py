@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import llmb
 import llmb.errors
+from llmb import clock
 from llmb.endings import is_out_of_space
 from llmb.errors import (
     LlmbError,
@@ -25,7 +26,6 @@ from llmb.errors import (
     RunFailedError,
     is_out_of_memory,
 )
-from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire import messages
 from llmb.wire.address import worker_address

@@ -18,14 +18,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import llmb
 import llmb.errors
-from llmb import endings
+from llmb import clock, endings
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
-from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire import forking
 from llmb.wire.address import WorkerAddress, child_environment
@@ -82,12 +80,7 @@ class Child:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the child."""
         self.end()
 

@@ -23,8 +23,8 @@ from threading import Lock
 from typing import IO
 
 import llmb
+from llmb import clock
 from llmb.config import environment, without_waiting
-from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire.address import descriptor_environment
 

@@ -1,11 +1,14 @@
-"""Messages of the process ``ceilings``: ceilings of a run, and rates for an estimate."""
+"""Messages of the measuring processes ``ceilings`` and ``collectives``."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from llmb.config import Frozen, RunConfig
+from pydantic import Field
+
+from llmb.config import Frozen, RankAddress, RunConfig
 from llmb.records.ceiling import Ceiling
+from llmb.records.interconnect import CollectiveKind, CollectiveRate, HostLinks
 from llmb.records.run_record import Rates
 
 
@@ -38,3 +41,34 @@ class MeasuredRates(Frozen):
 
     kind: Literal["rates"] = "rates"
     rates: Rates
+
+
+class CollectivesOrder(Frozen):
+    """Ask a rank for its part in timing collectives between all ranks."""
+
+    kind: Literal["time collectives"] = "time collectives"
+    config: RunConfig
+    place: RankAddress
+    #: Prefix of the ranks' keys in the store, unlike the number of any repeat.
+    repeat: int
+    #: Seconds to wait for a message from a rank.
+    rank_timeout_s: float = Field(gt=0)
+    kinds: tuple[CollectiveKind, ...]
+    #: False: a processor with gloo, which needs no plugin.
+    with_plugin: bool
+    #: Digest of the host's name, which tells hosts apart, and the links of the host; None on all
+    #: ranks of a host but the first.
+    host: str
+    links: HostLinks | None = None
+
+
+class Collected(Frozen):
+    """The rates of collectives between all ranks, and the hosts with their ranks."""
+
+    kind: Literal["collected"] = "collected"
+    #: The library of the model's process group. Example: ``gloo``.
+    library: str
+    rates: tuple[CollectiveRate, ...]
+    hosts: tuple[HostLinks, ...]
+    #: The error that ended the measurement; empty for a complete measurement.
+    trouble: str = Field(default="", max_length=2000)

@@ -22,12 +22,19 @@ from llmb.config import (
 from llmb.plugin.backend import Peak
 from llmb.records.audited import LedgerEvidence, OnePart, RerunOrder
 from llmb.records.lacks import Lacks
-from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import StepClock
 from llmb.records.system import Device
-from llmb.wire.measurements import Calibration, CalibrationOrder, MeasuredRates, RatesOrder
+from llmb.wire.measurements import (
+    Calibration,
+    CalibrationOrder,
+    Collected,
+    CollectivesOrder,
+    MeasuredRates,
+    RatesOrder,
+)
 
 CheckStatus = Literal["pass", "fail", "skip"]
+_DIGEST_OR_NOTHING = r"^([0-9a-f]{64})?$"
 
 # -- every child ----------------------------------------------------------------------------
 
@@ -150,7 +157,7 @@ class WorkOrder(Frozen):
     rank_timeout_s: float = Field(default=600.0, gt=0)
     #: Folder for the last collective calls of each rank after a failure: rank 0's value counts.
     calls_folder: str = ""
-    #: Gradients of every step are compared (rule L1), so no weights of an audited step are kept.
+    #: Gradients of every step are compared (rule L1), so audited steps show none.
     every_step: bool = False
     #: The only audited part when a single judgement is repeated; None in every run.
     only: OnePart | None = None
@@ -190,7 +197,7 @@ class Paused(Frozen):
     kind: Literal["paused"] = "paused"
     index: int
     #: sha256 over the gradients or logits read in the previous step; empty if nothing was read.
-    commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    commitment: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
 
 
 class StepDraw(Frozen):
@@ -203,10 +210,13 @@ class StepDraw(Frozen):
 
 
 class Proceed(Frozen):
-    """Continue the paused step without an audit."""
+    """Continue the paused step without an audit, or the clock after ``Stopped``."""
 
     kind: Literal["proceed"] = "proceed"
     draw: StepDraw | None = None
+    #: Time in nanoseconds in which the supervisor's clock stood still: the worker's clock stands
+    #: still as long.
+    stopped_ns: int = 0
 
 
 class AuditRequest(Frozen):
@@ -217,6 +227,36 @@ class AuditRequest(Frozen):
     #: Seed of the audited elements, and of the probes' tokens after the last step.
     seed: int
     last: bool
+
+
+class KeepWeights(Frozen):
+    """Keep the weights of the paused step: of a worker's judged step, or of a recomputed step."""
+
+    kind: Literal["keep"] = "keep"
+    draw: StepDraw | None = None
+    #: Seed of the sampled elements; None where the elements of ``draw`` are compared (rule L1).
+    seed: int | None = None
+
+
+class ShownStep(Frozen):
+    """The gradients of the judged step ``index`` were read; the clock of the run still runs.
+
+    No code of the plugin has run since the worker learned that the step is judged.
+    """
+
+    kind: Literal["shown"] = "shown"
+    index: int
+    #: sha256 over the gradients read in this step as in every step, ``""`` if none are.
+    commitment: str = Field(pattern=_DIGEST_OR_NOTHING)
+    #: sha256 over the elements of ``KeepWeights.seed``, ``""`` without a seed.
+    digest: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
+
+
+class Stopped(Frozen):
+    """The device has finished the judged step ``index``, and the clock of the run stops."""
+
+    kind: Literal["stopped"] = "stopped"
+    index: int
 
 
 class Phase(Frozen):
@@ -289,7 +329,7 @@ class StreamEnded(Frozen):
 
     kind: Literal["ended"] = "ended"
     #: sha256 over the gradients read in the last step; empty if nothing was read.
-    commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    commitment: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
 
 
 class Worked(Frozen):
@@ -297,13 +337,6 @@ class Worked(Frozen):
 
     kind: Literal["worked"] = "worked"
     steps: int
-
-
-class Collected(Frozen):
-    """Rates of collectives between ranks without a model."""
-
-    kind: Literal["collected"] = "collected"
-    rates: tuple[CollectiveRate, ...]
 
 
 # -- audit: honest run and reference run ------------------------------------------------------
@@ -339,18 +372,13 @@ class CallsToReplay(Frozen):
     seconds: float
 
 
-class KeepWeights(Frozen):
-    """Keep the weights of the paused, replayed step, because the step will be recomputed."""
-
-    kind: Literal["keep"] = "keep"
-
-
 class KeptStep(Frozen):
-    """A replayed step to be recomputed by the reference run: number, seed, weights and digests."""
+    """A step to be recomputed by the reference run: number, seed, weights and digests."""
 
     index: int
     token_seed: int
-    #: sha256 over the gradients read by the honest run before the honest run knew of the check.
+    #: sha256 over the gradients that the honest run (of a judged step the worker) had read before
+    #: it knew of the check.
     commitment: str
     #: The file with the step's weights in the scratch folder, and the digest of the file.
     weights: str
@@ -365,6 +393,8 @@ class RecomputeOrder(Frozen):
     #: The device for the recomputation: the run's own device if the host would take hours.
     device: str
     steps: tuple[KeptStep, ...]
+    #: The judged steps, if the host would take hours for them (rule G1).
+    judged: tuple[KeptStep, ...] = ()
     evidence_folder: str
     scratch_folder: str
     #: sha256 of the readable evidence files, by name.
@@ -461,6 +491,45 @@ class Checked(Frozen):
     message: str
 
 
+# -- the program that called ``llmb run`` (llmb.api) ------------------------------------------
+
+
+class TextShown(Frozen):
+    """A phase of the run has begun, or a note for the user."""
+
+    kind: Literal["shown-text"] = "shown-text"
+    what: Literal["phase", "note"]
+    text: str
+
+
+class StreamShown(Frozen):
+    """A stream of at most ``steps`` steps begins."""
+
+    kind: Literal["shown-stream"] = "shown-stream"
+    steps: int
+    tokens_per_step: int
+    label: str
+
+
+class SilenceShown(Frozen):
+    """A process of the run is silent: the fields of ``llmb.supervision.silence.Silence``."""
+
+    kind: Literal["shown-silence"] = "shown-silence"
+    who: str
+    since_s: float
+    busy_cores: float | None
+    on_cpu: bool
+    step: int | None
+    compiling_min: float | None
+
+
+class Recorded(Frozen):
+    """The run has a record. ``path`` is the run directory, with bytes such as ``%20`` quoted."""
+
+    kind: Literal["recorded"] = "recorded"
+    path: str
+
+
 Message = Annotated[
     Hello
     | Failure
@@ -474,12 +543,16 @@ Message = Annotated[
     | Calibration
     | RatesOrder
     | MeasuredRates
+    | CollectivesOrder
     | WorkOrder
     | Ready
     | StepOrder
     | Paused
     | Proceed
     | AuditRequest
+    | KeepWeights
+    | ShownStep
+    | Stopped
     | Phase
     | Tick
     | Fence
@@ -489,14 +562,17 @@ Message = Annotated[
     | StreamEnded
     | Worked
     | Collected
-    | KeepWeights
     | RecomputeOrder
     | HonestOrder
     | ReferenceOrder
     | ReplayOrder
     | CheckOrder
     | CheckBegun
-    | Checked,
+    | Checked
+    | TextShown
+    | StreamShown
+    | SilenceShown
+    | Recorded,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Message)

@@ -31,11 +31,14 @@ __all__ = [
     "why_no_name",
 ]
 
+#: Of two tokens one has a loss, and the attention of this token sees nothing else: the gradients of
+#: queries and keys are zero.
+_LEAST_LENGTH = 3
 #: Changes that make a size fit the others, one after the other: size -> the size in its place.
 _MENDED: dict[str, Callable[[Any], int]] = {
     "hidden_size": lambda shape: 128 * shape.num_attention_heads,
     "num_key_value_heads": lambda shape: shape.num_attention_heads,
-    "sequence_length": lambda shape: getattr(shape, "max_position_embeddings", 2),
+    "sequence_length": lambda shape: getattr(shape, "max_position_embeddings", _LEAST_LENGTH),
     "padding_idx": lambda shape: 0,
 }
 
@@ -176,8 +179,11 @@ def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:
 
 def _check(shape: Shape) -> None:
     family_of(shape).check(shape)
-    if shape.sequence_length < 2:
-        raise UsageError("--sequence-length 1 leaves no next token to predict: use at least 2")
+    if shape.sequence_length < _LEAST_LENGTH:
+        raise UsageError(
+            f"--sequence-length {shape.sequence_length} leaves nothing to attend to: use at least "
+            f"{_LEAST_LENGTH}"
+        )
     padding = getattr(shape, "padding_idx", None)
     if padding is not None and padding >= shape.vocab_size:
         raise UsageError(f"padding_idx {padding} is no token: use less than {shape.vocab_size}")

@@ -49,7 +49,7 @@ _COMMON: dict[str, Any] = {
         "Key-value heads of a layer. With fewer than num_attention_heads, query heads share keys "
         "and values. Example: 8 for 32 query heads."
     ),
-    "sequence_length": _count("Tokens of a training sequence.", least=2),
+    "sequence_length": _count("Tokens of a training sequence.", least=3),
     "max_position_embeddings": _count("Positions with a learned vector: the longest sequence."),
     "rms_norm_eps": _number("Constant under the square root of each RMSNorm."),
     "layer_norm_epsilon": _number("Constant under the square root of each LayerNorm."),

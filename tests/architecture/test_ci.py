@@ -57,3 +57,31 @@ def test_every_part_has_an_environment_and_a_reader_is_told_what_it_is() -> None
 
 def test_plain_tox_makes_the_quick_set() -> None:
     assert re.search(r"^env_list = quick$", text(ROOT / "tox.ini"), re.MULTILINE)
+
+
+USES = [
+    (path.name, line.split("uses: ", 1)[1])
+    for path in sorted(WORKFLOW.parent.glob("*.yml"))
+    for line in path.read_text().splitlines()
+    if "uses: " in line
+]
+
+
+@pytest.mark.parametrize("workflow", sorted({name for name, _ in USES}))
+def test_every_foreign_action_is_named_by_its_commit_and_a_workflow_has_no_rights(
+    workflow: str,
+) -> None:
+    named = [action for name, action in USES if name == workflow and not action.startswith("./")]
+    assert named
+    assert [one for one in named if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d\S*", one)] == []
+    assert re.search(r"^permissions: \{\}$", text(WORKFLOW.parent / workflow), re.MULTILINE)
+
+
+def test_only_jobs_that_run_nothing_of_the_repository_may_publish() -> None:
+    release = text(WORKFLOW.parent / "release.yml")
+    jobs = re.split(r"^  (?=[\w-]+:$)", release.partition("\njobs:\n")[2], flags=re.MULTILINE)
+    able = [job for job in jobs if re.search(r": write\b", job)]
+    assert [job.partition(":")[0] for job in able] == ["publish-wheel", "publish-container"]
+    for job in able:
+        assert "github.ref_type == 'tag'" in job
+        assert "actions/checkout" not in job

@@ -53,6 +53,8 @@ RUN_OPTIONS = frozenset(
         "--constant-rate",
         "--seed-commitment",
         "--timestamp",
+        "--config",
+        "--tag",
         "--warmup-steps",
         "--timed-steps",
         "--repeats",

@@ -122,6 +122,7 @@ def test_only_the_config_touches_the_environment(sources: list[Source]) -> None:
 #: Take any number of arguments, in torch, matplotlib, rich and the standard library.
 _VARIADIC = {"add_row", "apply", "expand", "empty", "reshape", "save_for_backward", "plot"}
 _VARIADIC |= {"Progress", "pack", "zip", "hypot", "map", "get_referrers", "elastic_launch"}
+_VARIADIC |= {"get_referents"}
 #: Pinned by digest: a change of style is not worth a new version.
 _PINNED = "reference/"
 

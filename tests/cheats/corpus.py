@@ -94,9 +94,25 @@ _FULL = ("--audit=full",)
 _NOISE = "its error is that of the declared format; in an FP32 run it shows"
 _HIDES = (
     "one forward product of the head in 8 bits is 1.7 times the honest error of a real step, of "
-    "which E1 allows 1.5 and L1 3, and it hides from the probes, which would see it. A plugin that "
-    "counts steps would be right in the one that E1 judges"
+    "which E1 and G1 allow 1.5 and L1 3, and it hides from the probes, which would see it"
 )
+_COUNTED = (
+    "at width 64 what is left out is about as large as the error that E1 and G1 allow; from width "
+    "400 on it is ten times as large (docs/adr/0046)"
+)
+_WAITS = (
+    "the window has one judged step by this nonce, and a plugin that is honest until then has the "
+    "rest for itself: one window in three has no other judged step (docs/adr/0074)"
+)
+#: With the first of these the judged steps are 13 and 19, with the second 4 alone, of 20 steps.
+_JUDGED_LATE, _JUDGED_EARLY = f"--nonce={'4' * 32}", f"--nonce={'f' * 32}"
+#: No step with dropout can be made again: its masks are drawn.
+_BERT = ("--workload=nemo-bert-base",)
+_MASKS = (
+    "no step with dropout can be made again, and masks move a gradient by half of its length: 8 "
+    "bits are less (docs/adr/0075)"
+)
+_TWELVE = ("--num-hidden-layers=12",)
 _SMALL = (
     "at the initial weights gates are small, and what is left out is less than the rounding of 16 "
     "bits (docs/adr/0046); in an FP32 run it shows"
@@ -143,6 +159,14 @@ CHEATS = (
         ("embedding_gradient_dropped", "15", "E1 E2 P1"),
         ("stale_gradients", "24 55", "E2 E3 P1"),
         ("stale_and_frozen", "16 24", "E2 P1"),
+        Cheat("stale_while_dropping", SKIPPED, (11, 24), ("G1",), flags=_BERT),
+        Cheat(
+            "rows_dropped_while_dropping",
+            SKIPPED,
+            (11, 19),
+            ("G1",),
+            flags=(*_BERT, "--batch-size=4"),
+        ),
         ("gradients_where_read", "11 16", "L1"),
         ("free_after_the_audit", "11 24", "L1"),
         ("rough_and_pruned", "21 40", "E1 E2 L1 P1"),
@@ -178,6 +202,15 @@ CHEATS = (
         _unseen("silu_polynomial", FUNCTION, "11 28", _SMALL),
         ("attention_expanded", "11 25", "E1"),
         ("scores_without_input_gradient", "11 15", "E1"),
+        Cheat(
+            "scores_without_input_gradient_counted",
+            FUNCTION,
+            (11, 15),
+            (),
+            flags=_TWELVE,
+            unseen=_COUNTED,
+            at_the_border=True,
+        ),
         ("norm_without_projection", "11 29", "E1 L1"),
         Cheat(
             "query_norm_left_out",
@@ -187,6 +220,7 @@ CHEATS = (
             flags=(_QWEN3,),
         ),
         ("dropout", "31", "E1 E2 L1 P1"),
+        Cheat("dropout_left_out", FUNCTION, (31,), ("G1",), flags=_BERT),
         ("label_smoothing", "31", "E2 P1"),
         _unseen("z_loss", FUNCTION, "31", _NOISE, border=True),
         Cheat("z_loss", FUNCTION, (31,), ("E1", "E2", "L1", "P1"), "FP32"),
@@ -217,7 +251,71 @@ CHEATS = (
         ("fp8_weight_gradient", "41", "E2 P1"),
         ("fp8_head", "42", "E2 P1"),
         _unseen("fp8_head_unless_probed", PRECISION, "11 42", _HIDES, border=True),
+        Cheat(
+            "int8_between_the_judged_steps",
+            PRECISION,
+            (11, 39),
+            ("G1",),
+            flags=(*_TWELVE, _JUDGED_LATE),
+        ),
+        Cheat(
+            "rows_put_right",
+            PRECISION,
+            (11, 39),
+            ("G1",),
+            flags=(_JUDGED_LATE,),
+        ),
+        Cheat(
+            "garbage_that_looks",
+            PRECISION,
+            (11, 39),
+            ("G1",),
+            flags=(_JUDGED_LATE,),
+        ),
+        Cheat("honest_run_noisy", PRECISION, (11, 39), ("G1",), flags=(_JUDGED_LATE,)),
+        Cheat(
+            "channel_exchanged",
+            PRECISION,
+            (11, 39),
+            ("N2",),
+            flags=(_JUDGED_LATE,),
+            outcome=FLAGGED,
+        ),
+        Cheat("channel_put_back", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat("findings_emptied", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat(
+            "frames_by_logging",
+            PRECISION,
+            (11, 39),
+            ("N2",),
+            flags=(_JUDGED_LATE,),
+            outcome=FLAGGED,
+        ),
+        Cheat(
+            "int8_in_half_of_the_calls",
+            PRECISION,
+            (11, 39),
+            ("L1",),
+            flags=("--workload=litgpt-forward", "--timed-steps=20"),
+        ),
+        Cheat(
+            "int8_after_a_judged_step",
+            PRECISION,
+            (11, 39),
+            (),
+            flags=(*_TWELVE, _JUDGED_EARLY),
+            unseen=_WAITS,
+        ),
         ("fp8_scores", "39", "E2 P1"),
+        Cheat(
+            "fp8_while_dropping",
+            PRECISION,
+            (11, 39),
+            (),
+            flags=_BERT,
+            unseen=_MASKS,
+            at_the_border=True,
+        ),
         Cheat("generated_in_fp8", PRECISION, (39,), _LOGITS, flags=_GENERATE),
         Cheat("generated_from_int8", PRECISION, (40,), ("E3", "P1"), flags=_GENERATE),
         ("embedding_rounded", "40", "E1 E2 L1 P1"),
@@ -253,6 +351,22 @@ CHEATS = (
         ("output_cached_by_pointer", "54", "E2 E3 P1"),
         ("batch_fixed", "55 56", "E1 E2 E3 L1 P1"),
         ("batch_of_the_step_before", "56", "E1 E2 E3 L1 P1"),
+        Cheat(
+            "nothing_but_read_steps",
+            REUSE,
+            (11, 24, 61),
+            ("N1",),
+            "FP16",
+            flags=("--mixed-precision",),
+        ),
+        Cheat(
+            "no_grad_put_back",
+            REUSE,
+            (11, 24, 61),
+            ("N1",),
+            "FP16",
+            flags=("--mixed-precision",),
+        ),
         Cheat("every_third_call_old", REUSE, (11, 54), ("L1",), flags=_FORWARD),
         Cheat("samples_cached", REUSE, (11, 54), ("L1",), flags=_GENERATE),
         Cheat("logits_cached", REUSE, (54, 55), ("E1", "E3", "L1", "P1"), flags=_FORWARD),
@@ -328,6 +442,8 @@ CHEATS = (
 TWINS = (
     Twin("honest_eager"),
     Twin("honest_eager", "FP32"),
+    Twin("honest_eager", flags=_BERT),
+    Twin("honest_eager", "FP32", flags=_BERT),
     Twin("honest_explicit_attention"),
     Twin("honest_explicit_attention", "FP32"),
     Twin("honest_fused"),

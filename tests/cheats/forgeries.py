@@ -13,6 +13,7 @@ from llmb.records import arrays, audited
 from llmb.records.finding import Status
 from tests.cheats.corpus import BUNDLE, ENVIRONMENT, RECORD, TIMING
 from tests.cheats.forged_evidence import FORGED_EVIDENCE
+from tests.cheats.forged_figures import FORGED_FIGURES
 from tests.cheats.forging import Files, Forgery, Runs, edited, judged_again, timed_again
 
 
@@ -42,9 +43,11 @@ def every_stamp_invented(runs: Runs) -> Files:
     """All stamps, also the worker's, are compressed to half the time."""
 
     def edit(data: dict[str, Any]) -> None:
+        begin = data["step_ns"][0]
         for name in ("fence_ns", "fence_worker_ns", "step_ns"):
-            begin = data[name][0]
             data[name] = [begin + (ns - begin) // 2 for ns in data[name]]
+        for stop in data["stops"]:
+            stop["at_ns"] = begin + (stop["at_ns"] - begin) // 2
         steps = data["fence_steps"]
         data["start_ns"] = data["fence_ns"][steps.index(data["warmup_steps"])]
         data["stop_ns"] = data["fence_ns"][-1]
@@ -255,4 +258,5 @@ FORGERIES = (
     Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, "diff"),
     Forgery("processor_upgraded", ENVIRONMENT, (64,), processor_upgraded, None, _BY_REPRODUCTION),
     *FORGED_EVIDENCE,
+    *FORGED_FIGURES,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llmb.cli.run import workload_of
 from tests.cheats import runner
-from tests.cheats.corpus import CHEATS, GROUPS, REFUSED, TWINS, Cheat
+from tests.cheats.corpus import CHEATS, GROUPS, REFUSED, TWINS, Cheat, Twin
 from tests.cheats.forgeries import FORGERIES
 from tests.cheats.forging import Forgery
 
@@ -38,8 +38,8 @@ def text() -> str:
         parts += [_forgery(forgery) for forgery in FORGERIES if forgery.group == group]
     parts.append("\n## Honest twins\n\n| plugin | what it does | precision |\n|-|-|-|\n")
     parts += [
-        f"| {twin.plugin} | {_line(runner.act(twin.plugin))} | {twin.precision} |\n"
-        for twin in TWINS
+        f"| {one.plugin}{_workload(one)} | {_line(runner.act(one.plugin))} | {one.precision} |\n"
+        for one in TWINS
     ]
     return "".join(parts)
 
@@ -52,9 +52,13 @@ def _cheat(cheat: Cheat) -> str:
     else:
         caught = f"{' '.join(cheat.rules)}: {cheat.outcome}"
     name = cheat.plugin if cheat.precision == "BF16" else f"{cheat.plugin}, {cheat.precision}"
-    workloads = [flag.partition("=")[2] for flag in cheat.flags if "workload" in flag]
-    name += "".join(f", {workload_of(one)[0]}" for one in workloads)
+    name += _workload(cheat)
     return _row(name, runner.act(cheat.plugin), caught, cheat.acts)
+
+
+def _workload(case: Cheat | Twin) -> str:
+    workloads = [flag.partition("=")[2] for flag in case.flags if "workload" in flag]
+    return "".join(f", {workload_of(one)[0]}" for one in workloads)
 
 
 def _forgery(forgery: Forgery) -> str:

@@ -14,11 +14,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from llmb.config import Parallelism, RankAddress
-from llmb.observe.shards import local
 from llmb.parallel.layout import Layout
 from llmb.parallel.mesh import Mesh
 from llmb.parallel.ranks import Ranks
 from llmb.parallel.scaler import SharedGradScaler
+from llmb.parallel.shards import local
 from tests.unit.builders_runtime import run_config
 
 PLACEMENTS: tuple[Placement, ...] = (Replicate(), Shard(0))

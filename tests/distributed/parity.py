@@ -31,9 +31,10 @@ from llmb.config import (
 )
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.places import choose
-from llmb.observe.shards import is_elsewhere, local, nothing_of, read
+from llmb.observe.shard_places import read
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
+from llmb.parallel.shards import is_elsewhere, local, nothing_of
 from llmb.processes.modes import executors
 from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.reference.data import Batch, make_batch

@@ -36,7 +36,7 @@ def test_two_hosts_make_one_run_whose_record_tells_them_apart(
         codes = [each.wait() for each in launched]
         assert codes == [0, 0], [each.stderr for each in launched]
         assert [each.family() for each in launched] == [[], []]
-    (run,) = launched[0].output.iterdir()
+    (run,) = filter(Path.is_dir, launched[0].output.iterdir())
     topology = json.loads((run / "record.json").read_bytes())["topology"]
     assert (topology["nodes"], topology["devices_per_node"], topology["world_size"]) == (2, 1, 2)
     assert [rank["rank"] for rank in topology["ranks"]] == [0, 1]

@@ -65,7 +65,7 @@ class Ended:
     @property
     def directory(self) -> Path:
         """The one run directory that was left."""
-        (directory,) = self.output.iterdir()
+        (directory,) = (path for path in self.output.iterdir() if path.is_dir())
         return directory
 
     @property
@@ -255,3 +255,14 @@ def running(
 
 def has_module(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
+
+
+def pip_install(source: Path, site: Path) -> Ended:
+    """Install the package in ``source`` into the folder ``site``, without its requirements."""
+    # hatchling from the environment where it is, from the index where it is not
+    local = ["--no-build-isolation"] if has_module("hatchling") else []
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *local]
+    command = [*pip, "--target", str(site), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Ended(0, done.stdout, done.stderr, site)

@@ -91,7 +91,7 @@ def test_an_error_in_a_probe_is_told_in_one_line_and_its_traceback_is_in_the_log
     assert "llmb_odd.py" in done.log
 
 
-def test_an_interrupt_while_a_run_is_audited_leaves_no_record_and_no_weights(
+def test_an_interrupt_while_a_run_is_audited_leaves_the_timing_and_no_scratch_folder(
     tmp_path: Path,
 ) -> None:
     source = IN_PROBE.format(statement="time.sleep(600)")
@@ -105,7 +105,8 @@ def test_an_interrupt_while_a_run_is_audited_leaves_no_record_and_no_weights(
         done = started.kill(signal.SIGINT)
         assert started.survivors() == []
     assert done.code == INTERRUPTED
-    assert not done.finished
+    assert done.record["interruption"] is not None
+    assert done.record["audit"]["verdict"] == "UNVERIFIED"
     assert not list(done.directory.glob(".scratch*"))
 
 

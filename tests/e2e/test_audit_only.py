@@ -91,10 +91,13 @@ def test_without_a_name_the_accused_part_is_taken(
     accused_run: Ended, tmp_path: Path, rule: str
 ) -> None:
     done = only(accused_run, rule, "--json", "--output", tmp_path / "a.safetensors")
-    assert done.code == INVALID, done.stderr
     found = told(done)
+    # L1 draws new steps: the next matrix, accused then, may be within the limit now.
+    statuses = ("fail", "pass") if rule == "L1" else ("fail",)
+    assert found["status"] in statuses
+    assert done.code == (INVALID if found["status"] == "fail" else 0), done.stderr
     assert found["part"].startswith("model.layers.1.")
-    assert found["part"] in found["broken_parts"]
+    assert (found["part"] in found["broken_parts"]) is (found["status"] == "fail")
     assert found["recorded"]["status"] == "fail"
 
 

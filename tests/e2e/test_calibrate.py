@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import get_args
 
-from llmb.records.node_report import CollectiveKind
+from llmb.records.interconnect import CollectiveKind
 from tests.e2e import harness
 
 

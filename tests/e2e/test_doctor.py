@@ -239,7 +239,12 @@ def test_each_plugin_is_listed_with_its_state_and_what_it_offers(listing: str) -
 def test_nothing_is_cut_off_or_broken_into_lines_in_a_pipe(
     three: tuple[Path, ...], listing: str
 ) -> None:
-    assert listed(*three, COLUMNS="40") == listing
+    assert _without_formats(listed(*three, COLUMNS="40")) == _without_formats(listing)
+
+
+def _without_formats(listing: str) -> list[str]:
+    """Leave out the formats: plugin cpu measures which is faster, and a busy machine may differ."""
+    return [line for line in listing.splitlines() if not line.startswith("  formats ")]
 
 
 @no_accelerator

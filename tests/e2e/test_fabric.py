@@ -22,6 +22,11 @@ def test_each_rank_has_a_device_and_all_speak_through_the_library_of_its_vendor(
     assert [rank["device"] for rank in topology["ranks"]] == ["fakedev:0", "fakedev:1"]
     assert (topology["nodes"], topology["devices_per_node"]) == (1, 2)
     assert ended.evidence("ranks.json")["library"] == "fakeccl"
+    links = ended.record["interconnect"]
+    assert (links["library"], links["with_plugin"]) == ("fakeccl", True)
+    # The library has no all-gather: what was measured before is kept, and the run goes on.
+    assert {rate["kind"] for rate in links["rates"]} == {"all_reduce"}
+    assert any("were not measured in full" in text for text in ended.record["warnings"])
 
 
 def test_what_replicas_train_is_what_one_process_trains(

@@ -464,7 +464,7 @@ def test_a_disk_that_fills_up_while_a_run_is_audited_fails_it_and_keeps_the_timi
     tmp_path: Path,
 ) -> None:
     flags = harness.with_plugin("odd")
-    done = on_small_disk(tmp_path, AT_END_OF_WORKER, *flags, size="64m")
+    done = on_small_disk(tmp_path, AT_END_OF_WORKER, *flags, size="160m")
     assert done.code == FAILED, done.stderr
     (line,) = done.said
     assert NO_SPACE in line

@@ -87,7 +87,8 @@ def test_without_any_flag_the_accelerator_is_chosen_and_runs_in_bf16(default_run
     assert config["precision"]["name"] == "BF16"
     dtypes = {w["dtype"] for w in default_run.evidence("weights.json")["processed"]}
     assert dtypes == {"bfloat16"}
-    assert 10 < default_run.record["result"]["loss_last"] < 11, "ln 32000 is 10.4"
+    # ln 32000 is 10.4; a sharp start (docs/adr/0048) adds half the square of 2.3.
+    assert 12 < default_run.record["result"]["loss_last"] < 14
 
 
 def test_a_device_of_another_number_is_used_and_recorded(fp32_run: Ended) -> None:

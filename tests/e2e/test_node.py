@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from llmb.records.node_report import CollectiveKind
+from llmb.records.interconnect import CollectiveKind
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
@@ -67,6 +67,7 @@ def test_two_ranks_go_through_every_step(tmp_path: Path) -> None:
     rate = report["ddp"]["tokens_per_second"]
     assert report["ddp_efficiency"] == pytest.approx(rate / together)
     assert {rate["kind"] for rate in report["collectives"]} == set(get_args(CollectiveKind))
+    assert report["links"]["numa"]
 
 
 def test_a_slow_device_and_ranks_that_fail_are_named_and_the_answer_is_no(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ EACH = [
 ]
 #: Of what each layout's ranks say to each other, at least one kind.
 #: Files of a run directory that are no part of a bundle.
-STAYS = ("log.txt", "report.html")
+STAYS = ("log.txt", "report.html", "config.toml")
 SAID = {
     "replicated": {"all_reduce"},
     "sharded": {"reduce_scatter"},
@@ -53,11 +53,24 @@ def assert_simulated(config: RunConfig, collectives: list[dict[str, Any]]) -> No
             assert one["bytes"] == 2 * expected[one["kind"]][1], one["kind"]
 
 
+def assert_linked(record: dict[str, Any]) -> None:
+    """All-reduce and all-gather were measured at four sizes, by a process without a plugin."""
+    links = record["interconnect"]
+    taken = [(rate["kind"], rate["bytes"]) for rate in links["rates"]]
+    sizes = (64, 2**16, 2**20, 2**24)
+    assert taken == [(kind, size) for kind in ("all_reduce", "all_gather") for size in sizes]
+    assert (links["library"], links["with_plugin"]) == ("gloo", False)
+    assert all(len(rate["rounds_s"]) in (3, 5) for rate in links["rates"])
+    assert [host["ranks"] for host in links["hosts"]] == [[0, 1]]
+    assert record["processes"]["collectives"]
+
+
 @pytest.mark.parametrize("layout", EACH)
 def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: str) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--batch-size=2")
     ended = harness.run(tmp_path / "out", *flags, "--timed-steps=20", *LAYOUTS[layout])
     assert ended.code == 0, ended.stderr
+    assert len((ended.output / "history.jsonl").read_text().splitlines()) == 1
     record = ended.record
     mesh, replicas = (
         record["topology"]["parallelism"],
@@ -72,7 +85,7 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     kept = {f["id"] for f in record["audit"]["findings"] if f["status"] == "pass"}
     assert kept >= {"W1", "E1", "E2", "P1", "O1", "O2", "T1", "N1", "S1"}
     # One process repeats the steps of all ranks, however they share the model.
-    assert kept & {"L1", "G1"} == {"L1"}
+    assert kept >= {"L1", "G1"}
     ranks = record["topology"]["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1]
     assert len(ranks[1]["fence_ns"]) == len(ranks[0]["fence_ns"])
@@ -80,6 +93,7 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert {one["kind"] for one in collectives} & SAID[layout]
     if layout != "in stages":  # of which a simulation takes one micro-batch
         assert_simulated(RunConfig.model_validate(record["config"]), collectives)
+    assert_linked(record)
     files = {
         str(path.relative_to(ended.directory)): path.read_bytes()
         for path in ended.directory.rglob("*")
@@ -183,7 +197,9 @@ def test_a_rank_that_rounds_in_one_step_of_all_is_seen(tmp_path: Path, layout: s
     ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
     assert ended.code == 5, ended.stderr
     failed = {f["id"] for f in ended.record["audit"]["findings"] if f["status"] == "fail"}
-    assert failed == {"L1"}
+    # Rule G1 fails in addition where the step is one of the judged ones.
+    assert "L1" in failed
+    assert failed <= {"L1", "G1"}
 
 
 LATE = """

@@ -138,10 +138,10 @@ def test_people_are_told_the_ratio_with_its_interval(bundle: Path, tmp_path: Pat
 def test_a_damaged_bundle_is_refused_before_anything_is_started(
     bundle: Path, tmp_path: Path
 ) -> None:
-    (bundle / "log.txt").write_text("another story")
+    (bundle / "model.diff").write_text("another story")
     done = reproduce(bundle, tmp_path / "runs")
     assert (done.code, len(done.said)) == (REFUSED, 1)
-    assert "'log.txt' is not the file the manifest lists" in done.said[0]
+    assert "'model.diff' is not the file the manifest lists" in done.said[0]
     assert not (tmp_path / "runs").exists()
 
 

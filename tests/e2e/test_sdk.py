@@ -45,19 +45,9 @@ def acme_site(once: Once, acme: Ended) -> Path:
     """The folder into which pip has installed that package, unmodified."""
 
     def install(folder: Path) -> Ended:
-        return _pip_install(acme.output, folder / "out")
+        return harness.pip_install(acme.output, folder / "out")
 
     return once("acme-site", install).output
-
-
-def _pip_install(source: Path, site: Path) -> Ended:
-    # hatchling from the environment where it is, from the index where it is not
-    local = ["--no-build-isolation"] if harness.has_module("hatchling") else []
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *local]
-    command = [*pip, "--target", str(site), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Ended(0, done.stdout, done.stderr, site)
 
 
 def test_plugin_new_says_what_it_wrote_and_what_to_do_next(acme: Ended) -> None:
@@ -147,7 +137,7 @@ def test_the_plugin_of_the_documentation_is_short_and_works_as_it_stands(tmp_pat
     source.mkdir()
     (source / "llmb_acme.py").write_text(module)
     (source / "pyproject.toml").write_text(project)
-    _pip_install(source, tmp_path / "site")
+    harness.pip_install(source, tmp_path / "site")
     env = harness.environment(tmp_path / "site")
     flags = [f"--only={subject}" for subject in WITHOUT_RUNS]
     done = harness.call("plugin", "check", "acme", "--quiet", *flags, env=env)
@@ -433,7 +423,7 @@ def test_plugin_check_prints_a_line_for_each_check_and_a_summary(acme_site: Path
     lines = done.stdout.splitlines()
     assert lines[0].startswith("llmb-acme 0.1.0 on cpu, llmb ")
     assert "  ok    versions are text: cpu_capability" in done.stdout
-    assert re.fullmatch(r"12 passed, 0 failed, 1 skipped in \d+ s", lines[-1])
+    assert re.fullmatch(r"13 passed, 0 failed, 1 skipped in \d+ s", lines[-1])
     assert "checking: hooks" in done.stderr
 
 
@@ -453,7 +443,7 @@ def test_a_failed_check_ends_in_exit_code_8_and_names_itself(tmp_path: Path) -> 
     env = harness.environment(folder)
     done = harness.call("plugin", "check", "odd", "--only=hooks", "--quiet", env=env)
     assert (done.code, len(done.said)) == (8, 1)
-    assert "fails 1 of 8 checks: hooks.marked" in done.said[0]
+    assert "fails 1 of 9 checks: hooks.marked" in done.said[0]
     assert "  FAIL  every function named like a hook is marked as one: llmb_backend" in done.stdout
 
 

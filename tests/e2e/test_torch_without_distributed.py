@@ -29,7 +29,7 @@ def test_a_run_of_one_process_is_audited_as_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("run", "--preset=debug", "--nproc=2"), ("simulate", "--workload=alcf-1t")],
+    [("run", "--quiet", "--preset=debug", "--nproc=2"), ("simulate", "--workload=alcf-1t")],
     ids=["nproc", "simulate"],
 )
 def test_ranks_are_refused_in_a_line(arguments: tuple[str, ...], tmp_path: Path) -> None:

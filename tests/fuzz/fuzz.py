@@ -35,8 +35,8 @@ def make_run(folder: Path) -> Path:
     """Return the run directory of a tiny run of this llmb."""
     command = [sys.executable, "-m", "llmb", "run", "--quiet", "--output-dir", str(folder), *TINY]
     subprocess.run(command, check=True, cwd=folder)
-    (found,) = folder.iterdir()
-    return found
+    (record,) = folder.glob("*/record.json")
+    return record.parent
 
 
 def main() -> int:

@@ -6,11 +6,11 @@ import pytest
 
 from llmb.comparison.compare import compare_runs
 from llmb.comparison.figures import run_of
+from llmb.records.sweep_overview import Point
 from llmb.report.compare_page import compare_page
 from llmb.report.node_page import node_page
 from llmb.report.sweep_page import sweep_page
 from llmb.sweep import overview
-from llmb.sweep.plan import Point
 from tests.page.reading import readable
 from tests.unit.builders_page import HOSTILE, node_report
 from tests.unit.comparison.test_compare import runs

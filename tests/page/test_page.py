@@ -32,10 +32,10 @@ def test_every_ranked_bundle_is_there_and_nothing_is_loaded_or_said(watch, leade
     assert systems(watched.page) == ["cluster"]
     assert systems(watched.page, 1) == ["box-8x", "rack", "desk", "box-1x"]
     assert "5 of 5 ranked bundles" in watched.page.locator("#count").inner_text()
-    apart = watched.page.locator("section.others").all_inner_texts()
-    assert "broken" in apart[0]
-    assert "INVALID: W1 failed" in apart[0]
-    assert "Delta/damaged" in apart[1]
+    apart = watched.page.locator("#not-ranked").inner_text()
+    assert "broken" in apart
+    assert "INVALID: W1 failed" in apart
+    assert "Delta/damaged" in watched.page.locator("#refused").inner_text()
     watched.shoot("ranking-light")
     watched.well_behaved()
 

@@ -59,7 +59,8 @@ def test_the_search_finds_a_rule_without_a_network(chromium, site) -> None:
     seen = Watched(chromium, site / "docs/index.html")
     seen.page.locator(".sidebar-search").fill("effective precision")
     seen.page.keyboard.press("Enter")
-    seen.page.wait_for_selector("ul.search li a")
+    # Results appear one after another; the summary counts the pages at the end.
+    seen.page.locator("#search-results p.search-summary", has_text="finished").wait_for()
     found = seen.page.locator("ul.search li").all_inner_texts()
     seen.context.close()
     assert any("audit" in each for each in found), found

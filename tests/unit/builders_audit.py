@@ -24,17 +24,20 @@ from llmb.audit.bench import Facts, sharp_of
 from llmb.audit.judgement import Judgement
 from llmb.config import BF16, AuditMode, Mode, Parallelism, RunConfig
 from llmb.errors import RunFailedError
+from llmb.inputs.start import values_of
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.step_sampler import StepSampler
 from llmb.plugin import ParameterView
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import honest_run, modes, reference_run
 from llmb.processes.evidence_writer import EvidenceWriter, Pristine
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import StepStream
+from llmb.processes.step_stream import StepStream, WeightsKeeper
 from llmb.records import audited, draws, evidence
 from llmb.records.draws import Draws
 from llmb.records.finding import Finding
+from llmb.records.run_record import Stop
 from llmb.reference import pins
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
@@ -59,7 +62,6 @@ from llmb.wire.messages import (
     StreamToReplay,
     WorkOrder,
 )
-from llmb.workloads.start import values_of
 from tests import builders
 from tests.unit.builders_runtime import run_config, timing, workload_facts
 
@@ -74,6 +76,8 @@ SHAPES = {
 WARMUP, TIMED, END = 1, 10, 12
 NONCE = "5" * 32
 DRAWN = Draws(NONCE, workloads.WORKLOADS["llama-1.4b"].recipe.optimizer, ledger=True)
+#: The judged steps, none of which is audited in addition.
+JUDGED = DRAWN.judged(range(WARMUP, WARMUP + TIMED))
 #: For what needs no run: a fraction of that.
 SMALL = LlamaShape(
     vocab_size=61,
@@ -156,18 +160,22 @@ class Stream(Line):
         *,
         ledger: bool = True,
         last_seed: int = 99,
+        judged: tuple[int, ...] = (),
+        every_step: bool = True,
     ) -> None:
         fences = range(WARMUP - 1, end + 4, 5)
         super().__init__(
             *(StepOrder(index=i, seed=1000 + i, fence=i in fences) for i in range(end + 4))
         )
         self._audits, self._end, self._ledger = audits, end, ledger
-        self._last_seed = last_seed
+        self._last_seed, self._judged, self._every_step = last_seed, judged, every_step
 
     def send(self, message: Message) -> None:
         super().send(message)
         if isinstance(message, Paused):
             self.incoming.appendleft(self._answer(message.index))
+        if isinstance(message, EvidenceFile) and message.name.startswith("judged-"):
+            self.incoming.appendleft(Proceed(stopped_ns=1))
 
     def _answer(self, index: int) -> Message:
         draw = None
@@ -175,6 +183,8 @@ class Stream(Line):
             draw = StepDraw(places=DRAWN.places(index), rate=rate_of(index))
         if index == self._end:
             return AuditRequest(seed=self._last_seed, last=True, draw=draw)
+        if index in self._judged:
+            return KeepWeights(draw=draw, seed=None if self._every_step else 50 + index)
         if index in self._audits:
             return AuditRequest(seed=50 + index, last=False, draw=draw)
         return Proceed(draw=draw)
@@ -260,7 +270,8 @@ class Audited:
             if repeat.nonce is not None and evidence.path(number, audited.LEDGER) in self.files:
                 drawn = Draws(repeat.nonce, self.facts.workload.optimizer, ledger=True)
             trains, steps = self.config.mode is Mode.TRAIN, len(repeat.commitments)
-            run = reduced.EvidenceFacts(self.config.precision, trains, steps, drawn)
+            judged = tuple(stop.step for stop in repeat.stops)
+            run = reduced.EvidenceFacts(self.config.precision, trains, steps, drawn, judged)
             folder = evidence.path(number, "")
             own = {p.removeprefix(folder): d for p, d in self.files.items() if p.startswith(folder)}
             try:
@@ -282,7 +293,7 @@ class Audited:
 
 
 #: What the rules that an audit in this process can judge say of an honest run.
-HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "L1"), "pass")
+HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1", "L1"), "pass")
 
 
 def work(
@@ -298,7 +309,7 @@ def work(
 ) -> Audited:
     """Work and be audited as a worker does; calibrator and verifier have not looked yet.
 
-    ``records_steps``: no step can be replayed, so an audited one keeps its weights (rule G1).
+    ``records_steps``: no step can be replayed, so judged ones show more gradients (rule G1).
     """
     config = audit_config(**changes)
     folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
@@ -312,8 +323,10 @@ def work(
         dropout=0.0,
         records_steps=records_steps,
     )
-    line, workload = Stream(audits, end, ledger=why is None), workloads.of(config)
-    every = why is None and DRAWN.compares_all(end + 1)
+    every = why is None and DRAWN.compares_all(end + 1) and config.mode is Mode.TRAIN
+    judged = JUDGED if config.mode is Mode.TRAIN else ()
+    line = Stream(audits, end, ledger=why is None, judged=judged, every_step=every)
+    workload = workloads.of(config)
     if config.mode is not Mode.TRAIN:
         line = Stream(audits, end, last_seed=DRAWN.audit(end))
     order = WorkOrder(
@@ -336,6 +349,12 @@ def work(
     stage = Stage(plugin, backend, config, workload, model, canonical, sizes, every_step=every)
     task = modes.begin(stage)
     stream = StepStream(line, task.sampler, task.ledger)
+    if isinstance(task.sampler, StepSampler):
+        stream.keeper = WeightsKeeper(
+            task.sampler.show,
+            backend.synchronize,
+            lambda step: writer.weights(audited.judged_weights(step), canonical, alone=True),
+        )
     for done in task.steps(stream, lambda tensors: None):
         if done.step.fence:
             task.sampler.read()
@@ -344,9 +363,10 @@ def work(
     # What else is in the process is a matter of tests with a process of their own.
     tamper: Any = SimpleNamespace(types=None)
     task.be_audited(writer, stream, tamper)
-    found = _orders(config, folder, scratch, line, model)
+    found = _orders(config, folder, scratch, line, model, judged, every_step=every)
+    stops = tuple(Stop(step=step, at_ns=0, ns=1) for step in judged)
     committed = found.facts.repeats[0].model_copy(
-        update={"nonce": NONCE, "commitments": line.commitments()}
+        update={"nonce": NONCE, "commitments": line.commitments(), "stops": stops}
     )
     known = replace(found.facts, repeats=[committed], records_steps=records_steps)
     return replace(found, facts=known)
@@ -366,17 +386,32 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Audited]:
     return once
 
 
-def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: nn.Module) -> Any:
+def _orders(
+    config: RunConfig,
+    folder: Path,
+    scratch: Path,
+    line: Line,
+    model: nn.Module,
+    judged: tuple[int, ...],
+    *,
+    every_step: bool,
+) -> Any:
     probed = audited.ProbedEvidence.model_validate_json((folder / audited.PROBED).read_bytes())
     steps = audited.StepsEvidence.model_validate_json((folder / audited.STEPS).read_bytes())
-    kept = next((step for step in steps.steps if step.weights_kept), None)
+    kept = next((step for step in steps.steps if step.weights_kept and not judged), None)
     weights = evidence.WeightsEvidence.model_validate_json((folder / evidence.WEIGHTS).read_bytes())
     common: dict[str, Any] = {
         "config": config,
         "seed": probed.seed,
-        "passes": (*probed.passes, *(["step"] if kept else [])),
-        "token_seeds": {"live": probed.token_seed} | ({"step": kept.token_seed} if kept else {}),
-        "step": kept.index if kept else None,
+        "passes": (
+            *(*probed.passes, *(["step"] if kept else [])),
+            *map(audited.judged_pass, judged),
+        ),
+        "token_seeds": {"live": probed.token_seed}
+        | ({"step": kept.token_seed} if kept else {})
+        | {audited.judged_pass(step): 1000 + step for step in judged},
+        "judged": judged,
+        "every_step": every_step,
         "evidence_folder": str(folder),
         "scratch_folder": str(scratch),
         "digests": {**line.announced(), **line.announced(scratch=True)},
@@ -432,6 +467,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         helpers=(),
         variables=(),
         is_debug=True,
+        on_host=True,
         sharp_start=sharp_of(config, workload),
     )
 

@@ -7,7 +7,7 @@ import json
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
 from llmb.records.submission import Submission, slug_fault
-from llmb.report.bundles import gather
+from llmb.submission.bundles import gather
 from llmb.submission.clashes import content_of
 from llmb.submission.verified import Verified
 from tests import builders

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmb.records.interconnect import CollectiveRate, HostLinks
 from llmb.records.node_report import (
-    CollectiveRate,
     DeviceCeiling,
     Limits,
     NodeDevice,
@@ -81,6 +81,39 @@ def cheating() -> RunRecord:
     return builders.edited(builders.make_record(repeats=2), edit)
 
 
+def interconnect(library: str = "nccl", tool: str = "nvidia-smi topo -m") -> dict[str, Any]:
+    """Return the links between four ranks on two hosts of two devices, as data of a record."""
+    speeds = {"gigatransfers_per_second": 2.5, "most_gigatransfers_per_second": 32.0}
+    link = {**speeds, "lanes": 16, "most_lanes": 16}
+    device = {"pci": "10de:2330 class 0302", "link": link, "numa_node": 1}
+    pairs = [{"symbol": "NV18", "name": tool, "links": 18, "pairs": 1}]
+    between = {"tool": tool, "devices": 2, "pairs": pairs, "links": []}
+    card = {"kind": "infiniband", "bits_per_second": 4e11, "is_up": True, "device": device}
+    numa = [{"node": 0, "cores": 48, "distances": [10]}]
+    host = {"numa": numa, "devices": [device] * 2, "cards": [card], "between_devices": between}
+    rates = [
+        {
+            "kind": kind,
+            "bytes": size,
+            "seconds": size / 1e11,
+            "bus_bytes_per_second": 1.5e11,
+            "bytes_per_second": 1e11,
+            "rounds_s": [size / 1e11, size / 5e10],
+            "calls": 3,
+        }
+        for kind in ("all_reduce", "all_gather")
+        for size in (2**20, 2**28)
+    ]
+    hosts = [{**host, "ranks": [0, 1]}, {**host, "ranks": [2, 3]}]
+    return {
+        "library": library,
+        "with_plugin": True,
+        "seconds": 2.5,
+        "rates": rates,
+        "hosts": hosts,
+    }
+
+
 def hostile(words: str) -> RunRecord:
     """Return a record in which every free text is ``words``."""
 
@@ -115,6 +148,7 @@ def hostile(words: str) -> RunRecord:
         data["diff"] |= {"sources": [words], "sources_base": words}
         for gemm in data["ceilings"]["before"]["gemms"] + data["ceilings"]["after"]["gemms"]:
             gemm["name"] = words
+        data["interconnect"] = interconnect(words[:64], words[:80])
         readings = [{words: float(n)} for n in range(3)]
         for one in (data["timing"], *data["timing"]["repeats"]):
             one["telemetry"] = readings
@@ -185,6 +219,7 @@ def node_report(words: str = "H100", slow: float = 0.7) -> NodeReport:
         ddp_efficiency=None,
         outliers=(Outlier(device="fast:3", figure=words, value=14_000.0, others=20_000.0),),
         nearest=None,
+        links=HostLinks.model_validate(interconnect(tool=words[:80])["hosts"][0]),
         verdict="no",
         reasons=(words,),
     )

@@ -47,4 +47,7 @@ def pair(rate: float = 1020.0, **changes: Any) -> tuple[Member, Member]:
     """Return an original and a repetition for which every condition of REPRODUCED holds."""
     original = consistent()
     again = linked(consistent("1" * 32, rate, **changes), original)
-    return Member(ORIGINAL_ID, original, THEIR_KEY), Member(REPETITION_ID, again, OUR_KEY)
+    return (
+        Member(ORIGINAL_ID, original, THEIR_KEY, "their-lab", "Their Lab"),
+        Member(REPETITION_ID, again, OUR_KEY, "our-lab", "Our Lab"),
+    )

@@ -129,7 +129,7 @@ def test_the_compiled_headline_and_fp8_fit_into_one_call_after_the_debug_runs() 
     assert names[:4] == ["doctor", "debug eager", "debug compiled", "BF16"]
     wanted = found[: names.index("FP8") + 1]
     assert sum(stage.seconds for stage in wanted) < STAGES_S
-    assert names[-4:] == ["FP16", "TF32", "FP32", "search"]
+    assert names[-5:] == ["FP16", "TF32", "FP32", "search", "links"]
     by_name = dict(zip(names, found, strict=True))
     assert "inductor" in by_name["BF16"].command
     assert "inductor" not in by_name["search"].command
@@ -140,7 +140,8 @@ def test_the_compiled_headline_and_fp8_fit_into_one_call_after_the_debug_runs() 
 
 def test_several_devices_are_examined_debugged_and_then_measured_within_one_call() -> None:
     found = import_module("official").stages(options("--devices", "4"))
-    assert [stage.name for stage in found][:4] == ["doctor", "node", "debug DDP", "debug FSDP"]
+    names = [stage.name for stage in found]
+    assert names[:4] == ["doctor", "node", "debug DDP", "debug FSDP"]
     official = {stage.name: " ".join(stage.command) for stage in found[4:6]}
     assert "--nproc 4" in official["BF16 DDP"]
     assert "--dp-shard 4 --zero 3" in official["BF16 FSDP2"]
@@ -174,6 +175,7 @@ def test_missing_packages_and_what_present_ones_lack_are_named_with_the_command_
 
 def test_an_invalid_run_keeps_its_figure_and_a_failed_one_its_last_words() -> None:
     rows = import_module("rows")
+    rates = [{"kind": "all_reduce", "bytes": 2**28, "bus_bytes_per_second": 3.6e11}]
     run = {
         "tokens_per_second": 1234.5,
         "batch_size": 64,
@@ -182,12 +184,14 @@ def test_an_invalid_run_keeps_its_figure_and_a_failed_one_its_last_words() -> No
         "class": "official",
         "verdict": "INVALID",
         "broken": ["T1"],
+        "interconnect": {"library": "nccl", "rates": rates},
     }
     assert rows.outcome(5, [run]) == "INVALID"
     assert rows.outcome(5, []) == "failed"
     row = {"number": 4, "stage": "BF16", "outcome": "INVALID", "exit_code": 5, "runs": [run]}
     line = rows.line(row)
     assert "INVALID; 1,234 tokens/s at batch size 64, 50.0% of the ceiling" in line
+    assert "nccl all-reduce 360.0 GB/s bus at 256 MiB" in line
     assert "[official, INVALID (T1 broken)]" in line
     row = {**row, "outcome": "failed", "exit_code": 4, "runs": [], "tail": ["a", "out of memory"]}
     assert rows.line(row).endswith("failed with 4: out of memory")

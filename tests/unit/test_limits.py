@@ -23,10 +23,14 @@ LIMITS: dict[str, dict[str, float]] = {
         "_HONEST_LOSSES": 1.5,
         "_HONEST_LOSS": 0.05,
         "_LOSS_RELATIVE": 1e-05,
+        "_ROUGHER": (2.0, 4.0, 2.0),
+        "_ROUGHER_ON_HOST": (1.2, 1.75, 1.5),
+        "FEW": 16,
+        "ENOUGH": 0.5,
+    },
+    "audit.judged_steps": {
         "_ROUGHER": 2.0,
         "_PART_ROUGHER": 4.0,
-        "_FEW": 16,
-        "_ENOUGH": 0.5,
     },
     "audit.loss": {
         "_ROUNDING": 0.25,
@@ -104,6 +108,10 @@ LIMITS: dict[str, dict[str, float]] = {
         "MAX_FOLDER_DEPTH": 16,
         "_MAX_ENTRIES": 20_000,
     },
+    "records.repository": {
+        "_TIMEOUT_S": 120,
+        "_HEAD_TIMEOUT_S": 10,
+    },
     "records.seed_commitment": {
         "MAX_BYTES": 2**14,
     },
@@ -136,9 +144,6 @@ LIMITS: dict[str, dict[str, float]] = {
     "submission.verified": {
         "MAX_CACHE_BYTES": 2**27,
         "MAX_RESULT_BYTES": 2**16,
-    },
-    "submission.history": {
-        "_TIMEOUT_S": 120,
     },
     "submission.verify": {
         "_MOST_LINES": 3_000,
@@ -176,6 +181,23 @@ LIMITS: dict[str, dict[str, float]] = {
     "wire.channel": {"_MAX_LINE": 2**24, "_MOST_CHARACTERS": 2000},
     "wire.child": {"_CONNECT_S": 300.0, "_EXIT_S": 20.0},
     "wire.forking": {"_ANSWER_S": 300.0},
+    "history.file": {
+        "MAX_LINE_BYTES": 2**14,
+        "MAX_LINES": 100_000,
+        "_TRIES": 500,
+        "_PAUSE_S": 0.02,
+    },
+    "history.changes": {
+        "MIN_RUNS": 4,
+        "_PENALTY": 2.0,
+        "_FALSE_ALARMS": 0.02,
+    },
+    "history.baseline": {
+        "FEWEST": 3,
+        "_BETWEEN_MACHINES": 0.15,
+        "_STEADIER": 0.8,
+        "_CEILING_MOVED": 0.03,
+    },
     "measure.statistics": {
         "_RESAMPLES": 5_000,
     },

@@ -13,6 +13,7 @@ from llmb import supervisor
 from llmb.config import BF16, FP32, AuditMode, Mode, RankAddress, RunRequest
 from llmb.endings import Interrupted
 from llmb.errors import RunFailedError, UnavailableError, UsageError
+from llmb.records.interconnect import Interconnect
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.run_phases import Silent
@@ -35,6 +36,7 @@ class Scene:
         self.asked: list[tuple[Any, ...]] = []
         self.config, self.offered, self.notes = CONFIG, offer(), ("a note",)
         self.ceilings: list[Any] = ["before", "after"]
+        self.linked: Any = Interconnect(with_plugin=False, seconds=1.0)
         #: What a repeat raises, or ends with once its window is complete; and which repeat.
         self.error: BaseException | None = None
         self.ended: BaseException | None = None
@@ -60,6 +62,10 @@ class Scene:
                 found = scene.ceilings.pop(0)
                 whole = ceilings(1.0, 2.0)
                 return getattr(whole, found) if found else None
+
+            def interconnect(self, config: Any) -> Any:
+                scene.calls.append(("interconnect", config.batch_size))
+                return scene.linked
 
             def repeat(self, config: Any, number: int) -> Any:
                 scene.calls.append(("repeat", number, config.batch_size))
@@ -113,9 +119,10 @@ def test_repeats_lie_between_two_ceilings_and_two_readings_of_the_host(
     scene: Scene, tmp_path: Path
 ) -> None:
     done = supervisor.run(REQUEST, tmp_path, Silent())
-    assert scene.calls == [("ceiling", 1), ("repeat", 0, 1), ("repeat", 1, 1), ("ceiling", 1)]
+    before = [("ceiling", 1), ("interconnect", 1)]
+    assert scene.calls == [*before, ("repeat", 0, 1), ("repeat", 1, 1), ("ceiling", 1)]
     assert [repeat.number for repeat in scene.raw.repeats] == [0, 1]
-    assert scene.raw.ceilings == ceilings(1.0, 2.0)
+    assert (scene.raw.interconnect, scene.raw.ceilings) == (scene.linked, ceilings(1.0, 2.0))
     assert (scene.raw.load_before.load_1min, scene.raw.load_after.load_1min) == (1.0, 2.0)
     assert scene.raw.real_s >= 0
     assert (done.path / "record.json").read_bytes() == b"{}"
@@ -158,7 +165,7 @@ def test_a_batch_size_is_searched_before_anything_is_measured_and_then_kept(
     request = REQUEST.model_copy(update={"batch_size": "auto"})
     supervisor.run(request, tmp_path, Silent())
     assert scene.calls[0] == "search"
-    assert scene.calls[1:3] == [("ceiling", 4), ("repeat", 0, 4)]
+    assert scene.calls[1:4] == [("ceiling", 4), ("interconnect", 4), ("repeat", 0, 4)]
     assert scene.raw.config.batch_size == 4
     assert scene.raw.search.best == 4
 
@@ -214,7 +221,7 @@ def test_a_repeat_that_ends_after_its_window_is_the_last_and_is_recorded(
     scene.ended = Interrupted("SIGTERM")
     with pytest.raises(Interrupted, match="interrupted by SIGTERM"):
         supervisor.run(REQUEST, tmp_path, Silent())
-    assert [call[0] for call in scene.calls] == ["ceiling", "repeat"]
+    assert [call[0] for call in scene.calls] == ["ceiling", "interconnect", "repeat"]
     assert [repeat.number for repeat in scene.raw.repeats] == [0]
     assert scene.raw.interruption.by == "SIGTERM"
     assert list(tmp_path.glob("*/record.json")), "what was measured is kept"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Protocol
 
 from torch import Tensor
@@ -59,6 +61,11 @@ class Task(Protocol):
     ) -> None:
         """Write the files that honest run and reference run need."""
         ...
+
+
+def module_of(mode: Mode) -> ModuleType:
+    """Return the module with the loop of ``mode``, loaded here if not before."""
+    return import_module(f"{__name__}.{'training' if mode is Mode.TRAIN else 'inference'}")
 
 
 def begin(stage: Stage) -> Task:

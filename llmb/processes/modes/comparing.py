@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from llmb.measure import clock
+from llmb import clock
 from llmb.measure.host import host_digest
 from llmb.observe.collectives import Collectives
 from llmb.processes.modes import Task

@@ -72,7 +72,8 @@ class Training:
             self.optimizer,
             lazy=is_lazy(stage.backend),
             total=stage.total,
-            copies=config.audit is not AuditMode.OFF and not stage.every_step,
+            settle=stage.backend.step_end if is_lazy(stage.backend) else None,
+            gradients=config.audit is not AuditMode.OFF and not stage.every_step,
         )
         self.ledger: GradientLedger | None = None
         if config.audit is not AuditMode.OFF:
@@ -109,7 +110,11 @@ class Training:
                 self._stage.backend.step_end()
             self.sampler.clipped()
 
+        exactness = stream.exactness
+
         def pause(step: Step, loss: Tensor) -> bool:
+            if exactness is not None:
+                exactness.compare(step.index)
             if layout is not None:
                 layout.add_up(self._stage.model)
             if stream.pause(step, loss):
@@ -120,7 +125,6 @@ class Training:
                 clipped()
             return False
 
-        exactness = stream.exactness
         if exactness is not None:
             exactness.watch(self.optimizer)
         for done in train_loop(
@@ -135,7 +139,7 @@ class Training:
             scaler=self._scaler,
         ):
             if exactness is not None:
-                exactness.look(done.step.index)
+                exactness.see(done.step.index)
             self.sampler.after()
             if not shown:
                 show([done.loss, *self._stage.model.parameters()])
@@ -220,11 +224,6 @@ class Training:
                 self._untimed_pass(self._batches.latest)
         writer.phase("being audited: weights")
         writer.weights(audited.LIVE_WEIGHTS, canonical)
-        if any(step.weights_kept for step in sampler.steps()):
-            sampler.swap()
-            writer.weights(audited.STEP_WEIGHTS, canonical)
-            sampler.swap()
-        sampler.release()
         writer.write(audited.STEPS, of_all(self._stage.ranks, stream.evidence()))
         if before is not None and before.types is not None:
             writer.phase("being audited: types of operands")

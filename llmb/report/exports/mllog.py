@@ -16,7 +16,6 @@ from typing import Any
 from llmb.comparison.figures import Run
 from llmb.measure import statistics
 from llmb.records.run_record import RunRecord
-from llmb.report.exports.rows import hardware_of
 
 _TOKEN = ":::MLLOG"
 _POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
@@ -46,7 +45,7 @@ class _Log:
         shapes = record.workload.shapes
         values: dict[str, Any] = {
             "submission_benchmark": f"llmb {record.workload.name} {record.workload.mode}",
-            "submission_platform": hardware_of(record),
+            "submission_platform": record.hardware,
             "submission_status": record.class_,
             "seed": config.seed,
             "global_batch_size": config.batch_size * mesh.dp_replicate * mesh.dp_shard,

@@ -59,7 +59,7 @@ def _settings(record: RunRecord) -> dict[str, Value]:
         "plugin_version": plugin.version,
         "executor": config.executor,
         "device": config.device,
-        "hardware": hardware_of(record),
+        "hardware": record.hardware,
         "processor": system.cpu.model,
         "torch": system.torch,
         "world_size": record.topology.world_size,
@@ -76,14 +76,6 @@ def _settings(record: RunRecord) -> dict[str, Value]:
         "repeats": len(timing.repeats),
         "step_clock": timing.step_clock,
     }
-
-
-def hardware_of(record: RunRecord) -> str:
-    """Return the device of the run, as named in the record. Example: ``NVIDIA H100``."""
-    device, system = record.config.device, record.system
-    devices = {one.name: one.description for one in system.devices}
-    of_cpu = system.cpu.model if device == "cpu" else None
-    return of_cpu or devices.get(device) or device
 
 
 def _figures(run: Run) -> dict[str, Value]:

@@ -92,7 +92,7 @@ function diffCard(data) {
   return card('What the plugin changed', pairs(data.changes), ...diffs);
 }
 
-function showBundle(id, data) {
+function showBundle(id, data, back) {
   const row = data.head;
   redraw = [];
   const optional = [
@@ -111,7 +111,7 @@ function showBundle(id, data) {
   const findings = card('Audit', grid(['Rule', 'Status', 'Found'], findingRows(data.findings), 'findings'),
     make('details', {}, make('summary', {}, 'What this audit cannot see'), make('ul', {}, ...data.limits.map((limit) => make('li', {}, limit)))));
   pageOf.replaceChildren(
-    make('p', {}, make('a', { href: '#board' }, '← All bundles')),
+    make('p', {}, make('a', { href: back }, '← All bundles')),
     make('h1', { tabindex: '-1' }, row.title),
     leadOf(row),
     commandCard(data.command),

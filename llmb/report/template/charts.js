@@ -97,7 +97,7 @@ function drawGroup(section) {
 }
 
 function drawCharts() {
-  if (!document.getElementById('board').hidden) sections.forEach(drawGroup);
+  if (!boardPage.hidden) sections.forEach(drawGroup);
 }
 
 function startCharts() {

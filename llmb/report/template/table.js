@@ -1,6 +1,5 @@
 // Filter and sort: rows are in the page already; of each group the first ones that fit are drawn.
-const ROWS_AT_ONCE = Number(document.getElementById('board').dataset.atOnce);
-const form = document.getElementById('filters');
+const ROWS_AT_ONCE = Number(boardPage.dataset.atOnce);
 const allLevels = document.getElementById('all-levels');
 const sections = Array.from(document.querySelectorAll('section.group'));
 const rowsOf = new Map(sections.map((section) => {
@@ -13,11 +12,35 @@ const factsOf = new Map(Array.from(rowsOf.values()).flat().map((row) => [row, { 
 const LEAST = 'self-reported';
 const hasBetter = new Map(sections.map((section) => [section, rowsOf.get(section).some((row) => factsOf.get(row).trust !== LEAST)]));
 const fittingOf = new Map(), drawnOf = new Map();
-const orders = Array.from(form.elements.sort.options);
 const TEXTS = new Set(orders.filter((one) => 'text' in one.dataset).map((one) => one.value));
-const LOW_FIRST = new Set(orders.filter((one) => 'lowFirst' in one.dataset).map((one) => one.value));
 const COLLATOR = new Intl.Collator('en', { numeric: true });
-const order = { key: 'rank', descending: false };
+
+// The box that chooses a row for a comparison; made when the row is first drawn.
+const boxes = new Map();
+function boxOf(row) {
+  if (!boxes.has(row)) {
+    const box = make('input', { type: 'checkbox', 'aria-label': `Choose ${row.dataset.system} for a comparison`, value: row.dataset.id });
+    boxes.set(row, box);
+    row.cells[0].prepend(make('label', { class: 'choose' }, box));
+  }
+  return boxes.get(row);
+}
+
+function drawChosen() {
+  const bar = document.getElementById('chosen'), link = bar.querySelector('a');
+  bar.hidden = chosen.size === 0 || boardPage.hidden;
+  bar.firstElementChild.textContent = chosen.size === 1 ? '1 row chosen, choose another' : `${chosen.size} rows chosen${chosen.size === MOST_CHOSEN ? ', the most' : ''}`;
+  link.hidden = chosen.size < 2;
+  link.href = `#compare=${Array.from(chosen).join(',')}`;
+  for (const [row, box] of boxes) box.checked = chosen.has(row.dataset.id);
+}
+
+function choose(id, isChosen) {
+  if (!isChosen) chosen.delete(id);
+  else if (chosen.size < MOST_CHOSEN) chosen.add(id);
+  drawChosen();
+  remember();
+}
 
 function words(data) {
   return [data.system, data.submitter, data.device, data.plugin, data.id].join(' ').toLowerCase();
@@ -27,7 +50,9 @@ const searched = new Map(Array.from(factsOf, ([row, data]) => [row, words(data)]
 function drawRows(section, most) {
   const fitting = fittingOf.get(section), more = section.querySelector('button.more');
   drawnOf.set(section, most);
-  section.querySelector('tbody').replaceChildren(...fitting.slice(0, most));
+  const drawn = fitting.slice(0, most);
+  for (const row of drawn) boxOf(row).checked = chosen.has(row.dataset.id);
+  section.querySelector('tbody').replaceChildren(...drawn);
   more.hidden = fitting.length <= most;
   more.textContent = `Show ${Math.min(ROWS_AT_ONCE, fitting.length - most)} more of ${fitting.length - most}`;
 }
@@ -93,6 +118,7 @@ function sortBy(key, descending) {
   order.descending = descending;
   applyOrder();
   applyFilters();
+  remember();
 }
 
 function startTable() {
@@ -107,10 +133,18 @@ function startTable() {
   for (const section of sections) {
     section.querySelector('button.more').addEventListener('click', () => drawRows(section, drawnOf.get(section) + ROWS_AT_ONCE));
   }
-  allLevels.addEventListener('click', () => { form.elements.trust.value = ''; applyFilters(); });
+  allLevels.addEventListener('click', () => { form.elements.trust.value = ''; applyFilters(); remember(); });
   form.elements.sort.addEventListener('change', (event) => sortBy(event.target.value, !LOW_FIRST.has(event.target.value)));
-  form.addEventListener('input', (event) => { if (event.target.name !== 'sort') applyFilters(); });
+  form.addEventListener('input', (event) => {
+    if (event.target.name === 'sort') return;
+    applyFilters();
+    remember(event.target.name === 'search');
+  });
   form.addEventListener('submit', (event) => event.preventDefault());
   form.addEventListener('reset', () => setTimeout(() => sortBy('rank', false)));
+  boardPage.addEventListener('change', (event) => { if (event.target.closest('.choose')) choose(event.target.value, event.target.checked); });
+  document.querySelector('#chosen button').addEventListener('click', () => { chosen.clear(); drawChosen(); remember(); });
+  document.querySelectorAll('#not-ranked tbody tr').forEach(boxOf);
   form.hidden = false;
+  document.getElementById('tools').hidden = false;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from llmb.measure import clock
+from llmb import clock
 from llmb.sdk.report import CheckError, SkipError
 from llmb.sdk.subject import Subject
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from llmb.measure import clock
+from llmb import clock
 from llmb.plugin import Backend, DeviceMemory, EnergyReading
 from llmb.plugin.backend import full_float32_products, lacks_of, memory_of
 from llmb.sdk.checks import precisions

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
 
 from llmb.observe.callables import Callables, below
+from llmb.records.printable import few
 from llmb.records.redact import redact_environment
 from llmb.sdk.report import CheckError
 from llmb.sdk.subject import Change, Subject
 
 #: A plugin may replace nothing here, not even with a declaration.
 _NEVER = ("torch.optim", "llmb", "builtins", "time")
-_NAMED_AT_MOST = 3
+_few = partial(few, most=3, between="; ")
 
 
 def importing(subject: Subject) -> None:
@@ -107,9 +109,4 @@ def _none_of(changes: Sequence[Change], when: str) -> None:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    return _few([str(change) for change in changes])
-
-
-def _few(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _NAMED_AT_MOST} more" if len(texts) > _NAMED_AT_MOST else ""
-    return "; ".join(texts[:_NAMED_AT_MOST]) + more
+    return _few(map(str, changes))

@@ -11,15 +11,15 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmb import supervisor
+from llmb import clock, supervisor
 from llmb.config import FP32, Precision, RunRequest
 from llmb.errors import LlmbError, RunFailedError
-from llmb.measure import clock
 from llmb.records import draws, evidence
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.records.finding import Level, Status
 from llmb.records.run_directory import LOG
 from llmb.sdk.report import CheckError, SkipError
+from llmb.supervision.forecast import Forecast
 from llmb.supervision.run_phases import Display
 from llmb.supervision.silence import Silence
 from llmb.supervisor import Finished
@@ -30,6 +30,11 @@ _REFERENCE = "cpu"
 #: units in the last bit, and by the order of summation.
 _SIGNIFICANT = ((32, 24), (19, 11), (9, 8), (0, 3))
 _ORDER_OF_SUMMATION = 1e-4
+#: Moments in FP16 underflow: a square below 2^-24 is 0, and AdamW takes larger steps than in FP32.
+#: From the second fence on the tolerance is this many times the tolerance of the first: after 20
+#: steps the losses of 11 honest runs were 1.7 % to 4.1 % from the reference's (0.04 % at the first
+#: fence of one of the runs).
+_UNDERFLOWING = 8.0
 
 
 @dataclass
@@ -113,6 +118,9 @@ class _Watched:
     limit_s: float
     _heard_ns: int = field(default_factory=lambda: clock.now_ns())
 
+    def foresee(self, forecast: Forecast) -> None:
+        """Ignore the forecast of one run of many."""
+
     def phase(self, name: str) -> None:
         self._heard_ns = clock.now_ns()
         self.display.phase(f"run in {self.label}: {name}")
@@ -187,8 +195,9 @@ def losses(trials: Trials) -> str:
     seen = []
     for precision, run in trials.finished():
         honest = _losses(trials.reference(run.record.config.warmup_steps))
-        limit = tolerance(precision.bits)
-        worst = 0.0
+        at_once, worst = tolerance(precision.bits), 0.0
+        later = at_once * (_UNDERFLOWING if precision.underflows else 1)
+        limit = at_once
         for step, loss in _losses(run).items():
             if not math.isfinite(loss):
                 raise CheckError(f"{precision.name}: the loss is {loss} after {step} steps")
@@ -200,6 +209,7 @@ def losses(trials: Trials) -> str:
                     f"{honest[step]:.6f}: they differ by {difference:.1e}, and {precision.bits} "
                     f"bits explain {limit:.1e}; the model does not compute the same function"
                 )
+            limit = later
         seen.append(f"{precision.name} within {worst:.1e} (limit {limit:.1e})")
     return ", ".join(seen)
 

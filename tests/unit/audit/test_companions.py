@@ -57,6 +57,26 @@ def test_an_audit_hook_is_flagged_whenever_it_came(blocks: tuple[int, ...]) -> N
     assert fault == "sys.addaudithook by the plugin at acme.py:3 in f, which lasts"
 
 
+@pytest.mark.parametrize(
+    ("event", "origin", "is_flagged"),
+    [
+        ("sys._getframe", "plugin", True),
+        ("gc.get_objects", "unknown", True),
+        ("read of tb_frame", "plugin", True),
+        ("sys._getframe", "other", False),
+        ("ctypes.dlopen", "plugin", False),
+    ],
+)
+def test_where_steps_are_judged_a_plugin_looks_at_no_frames_and_objects_before_start_either(
+    event: str, origin: str, is_flagged: bool
+) -> None:
+    evidence = seen(acts=(act(event, origin=origin, blocks=(-1,)),))
+    assert not list(companions.faults(evidence, TIMING, ()))
+    found = list(companions.faults(evidence, TIMING, (), ever_looked=True))
+    assert bool(found) == is_flagged
+    assert all("may be kept until the timed steps" in fault for fault in found)
+
+
 def test_a_fault_names_event_place_and_count() -> None:
     (fault,) = faults(acts=(act(count=50),))
     assert fault == ("sys.setprofile by the plugin at acme.py:3 in f in the timed steps, 50 times")

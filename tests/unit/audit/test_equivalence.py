@@ -289,6 +289,7 @@ def step(
     shown = [v for i, (n, e) in enumerate(errors.items()) for v in off(known[n], e, 60 + i)]
     return judge_step(
         audited or STEP,
+        "step",
         {**(glimpsed or glances(2, 7)), "7/gradient": seen.get("gradient", shown)},
         {"BF16/step": own},
         right_step,
@@ -350,7 +351,7 @@ def test_a_parameter_whose_honest_error_is_one_elements_is_not_the_worst() -> No
     def judged(own: list[float]) -> Finding:
         right = {"step": [value for name in NAMES for value in RIGHT[name]]}
         shown = {**glances(2, 7), "7/gradient": seen}
-        return judge_step(STEP, shown, {"BF16/step": own}, right, BF16, "", (), (2, 7), ())
+        return judge_step(STEP, "step", shown, {"BF16/step": own}, right, BF16, "", (), (2, 7), ())
 
     assert judged(honest).status is Status.PASS
     spread = [*off(RIGHT["a"], 0.012, 90), *honest[200:]]
@@ -481,6 +482,7 @@ def plausible(
     honest: Mapping[str, float] | float = 0.01,
     host: float | None = 0.01,
     precision: Precision = BF16,
+    on_host: bool = False,
     **own: Any,
 ) -> bool:
     if not isinstance(honest, Mapping):
@@ -491,7 +493,7 @@ def plausible(
     shown = arrays(honest, f"{precision.name}/", LOSS, 80)
     shown |= {name.replace("own_", "BF16/live/"): value for name, value in own.items()}
     shown = {name: value for name, value in shown.items() if value is not None}
-    return is_plausible(shown, right, precision)
+    return is_plausible(shown, right, precision, on_host=on_host)
 
 
 @pytest.mark.parametrize(("device", "expected"), [(0.0, True), (0.019, True), (0.021, False)])
@@ -499,6 +501,27 @@ def test_the_devices_honest_run_is_held_to_twice_the_hosts_error(
     device: float, expected: bool
 ) -> None:
     assert plausible(device) is expected
+
+
+@pytest.mark.parametrize(("device", "expected"), [(0.0, True), (0.0115, True), (0.0125, False)])
+def test_where_the_device_is_the_host_its_honest_run_is_held_to_12_tenths_of_the_hosts_error(
+    device: float, expected: bool
+) -> None:
+    assert plausible(device, on_host=True) is expected
+
+
+@pytest.mark.parametrize(("error", "expected"), [(0.014, True), (0.019, False)])
+def test_where_the_device_is_the_host_no_parameter_is_much_rougher(
+    error: float, expected: bool
+) -> None:
+    small = {**RIGHT, "b": [value * 1e-3 for value in RIGHT["b"]]}
+    right = {"live/loss": [LOSS], **{f"live/{n}": v for n, v in small.items()}}
+    right |= {f"host/live/{n}": off(v, 0.01, 70) for n, v in small.items()}
+    right["host/live/loss"] = [LOSS]
+    shown = {f"BF16/live/{n}": off(v, 0.01, 80) for n, v in small.items()}
+    shown |= {"BF16/live/loss": [LOSS], "BF16/live/b": off(small["b"], error, 81)}
+    assert is_plausible(shown, right, BF16, on_host=True) is expected
+    assert is_plausible(shown, right, BF16, on_host=False)
 
 
 @pytest.mark.parametrize(
@@ -531,9 +554,9 @@ def test_either_honest_way_is_held_to_the_hosts(
         right |= arrays(every(host), f"host{WIDE_LOSS}/", LOSS, 73)
     shown = arrays(every(0.01), "BF16/", LOSS, 80)
     shown |= arrays(every(device), f"BF16{WIDE_LOSS}/", LOSS, 83)
-    assert is_plausible(shown, right, BF16) is expected
+    assert is_plausible(shown, right, BF16, on_host=False) is expected
     del shown[f"BF16{WIDE_LOSS}/live/b"]
-    assert not is_plausible(shown, right, BF16)
+    assert not is_plausible(shown, right, BF16, on_host=False)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -554,9 +577,9 @@ def test_an_honest_run_that_is_far_off_in_one_small_parameter_is_nobodys_yardsti
     right["host/live/loss"] = [LOSS]
     shown = {f"BF16/live/{n}": off(v, 0.01, 80) for n, v in small.items()}
     shown["BF16/live/loss"] = [LOSS]
-    assert is_plausible(shown, right, BF16)
+    assert is_plausible(shown, right, BF16, on_host=False)
     shown["BF16/live/b"] = off(small["b"], 0.9, 81)
-    assert not is_plausible(shown, right, BF16)
+    assert not is_plausible(shown, right, BF16, on_host=False)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 2 * LOSS])

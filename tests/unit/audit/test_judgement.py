@@ -407,17 +407,17 @@ def name_of(file: str) -> str:
 NOT_OBSERVED = {
     audited.PRISTINE: {"W1"},
     evidence.WEIGHTS: {"W1"},
-    audited.GRADIENTS: {"E1", "E2", "E3", "P1", "L1"},
-    audited.PROBED: {"E1", "E2", "E3", "P1", "L1"},
-    audited.HONEST: {"E1", "E2", "E3", "P1", "L1"},
-    audited.REFERENCE: {"E1", "E2", "E3", "P1", "L1"},
-    audited.LEDGER: {"L1"},
-    audited.LEDGER_VALUES: {"L1"},
+    audited.GRADIENTS: {"E1", "E2", "E3", "P1", "G1", "L1"},
+    audited.PROBED: {"E1", "E2", "E3", "P1", "G1", "L1"},
+    audited.HONEST: {"E1", "E2", "E3", "P1", "G1", "L1"},
+    audited.REFERENCE: {"E1", "E2", "E3", "P1", "G1", "L1"},
+    audited.LEDGER: {"G1", "L1"},
+    audited.LEDGER_VALUES: {"G1", "L1"},
     audited.REPLAYED: {"L1"},
     audited.RECOMPUTED: {"L1"},
-    audited.STEPS: {"O2"},
-    audited.STEP_VALUES: {"E1", "O2"},
-    audited.REPLAY: {"O2"},
+    audited.STEPS: {"G1", "O2"},
+    audited.STEP_VALUES: {"E1", "G1", "O2"},
+    audited.REPLAY: {"G1", "O2"},
     evidence.OPTIMIZER: {"O1"},
 }
 
@@ -448,25 +448,32 @@ def test_every_rule_there_is_has_a_finding(run: Audited) -> None:
 
 def test_findings_name_the_files_that_show_them(run: Audited) -> None:
     for finding in run.judge().audit.findings:
-        assert set(finding.evidence) <= set(run.files), finding
+        assert set(finding.evidence) <= set(run.smaller()), finding
         if finding.id in HONEST:
             assert finding.evidence, finding
 
 
-def test_a_step_audited_outside_the_window_says_nothing_of_timed_steps(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, audits=(0,), records_steps=True)
-    assert found.finding("G1").status is Status.NOT_OBSERVED
-    assert found.statuses() == {**NOT_REPLAYED, "O2": "not_observed"}
-
-
-def test_an_audited_step_is_judged_where_no_step_can_be_replayed(tmp_path: Path) -> None:
+def test_judged_steps_are_judged_where_no_step_can_be_replayed(tmp_path: Path) -> None:
     found = builders_audit.audit(tmp_path, records_steps=True)
     assert found.finding("G1").status is Status.PASS
+    assert found.finding("G1").message.endswith("as honest; likewise steps 5 and 8")
     assert found.statuses() == NOT_REPLAYED
+    (repeat,) = found.facts.repeats
+    for stops in ((), repeat.stops[1:]):
+        other = repeat.model_copy(update={"stops": stops})
+        bare = replace(found, facts=replace(found.facts, repeats=[other]))
+        assert bare.statuses() == {**NOT_REPLAYED, "G1": "not_observed"}
 
 
-def test_where_every_step_is_compared_no_single_one_is(run: Audited) -> None:
-    assert run.finding("G1").status is Status.NOT_APPLICABLE
+def test_where_every_step_is_compared_drawn_steps_are_judged(run: Audited) -> None:
+    found = run.finding("G1")
+    assert found.status is Status.PASS
+    assert "drawn and unknown to the worker until read" in found.message
+
+
+def test_by_rules_3_no_single_step_was_judged_where_every_one_was_compared(run: Audited) -> None:
+    older = replace(run, facts=replace(run.facts, rules_version="3"))
+    assert older.finding("G1").status is Status.NOT_APPLICABLE
 
 
 # -- what trains nothing ----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -485,3 +486,76 @@ def test_the_part_that_l1_names_is_the_worst_and_the_others_are_kept(run: Audite
 def test_without_an_honest_run_there_are_no_parts(run: Audited) -> None:
     del run.files[evidence.path(0, audited.HONEST)]
     assert one_part.parts("E1", Bench(run.files.get, run.facts, 0)) == ()
+
+
+HEAD = "lm_head.weight"
+
+
+def of_a_head(told: int, *, off: float, in_step: int | None, steps: int = 60) -> StepByStep:
+    """Return steps in which ``told`` of the head's 64 elements hold most of the length.
+
+    All elements are 0.005 off; in step ``in_step`` one element holds the length, and is ``off``.
+    ``in_step`` None: the ``told`` elements are ``off`` in all steps.
+    """
+    ledger = LedgerEvidence(segments=(LedgerSegment(name=HEAD, elements=64),))
+    right, shown = list[float](), list[float]()
+    for step in range(steps):
+        row = [1.0 if number < told else 1e-3 for number in range(64)]
+        wrong = [0.005] * 64
+        if in_step is None:
+            wrong = [off if number < told else 0.005 for number in range(64)]
+        elif step == in_step:
+            row[0], wrong[0] = 8.0, off
+        right += row
+        shown += [value * (1 + by) for value, by in zip(row, wrong, strict=True)]
+    error = HonestError(of_all=1.0, of_parts={HEAD: 0.005}, times=3.0)
+    return StepByStep(ComparedRows.of(Rows(ledger, shown), Rows(ledger, right)), error, 0.0625)
+
+
+def test_a_step_in_which_one_element_holds_the_length_is_left_out_of_its_parameters_total() -> None:
+    compared = of_a_head(64, off=0.4, in_step=12)
+    assert compared.lengths()[HEAD] == pytest.approx(0.005)
+    assert compared.faults() == []
+    assert of_a_head(64, off=math.nan, in_step=12).faults() != []
+
+
+def test_with_fewer_than_20_steps_no_step_is_left_out_of_a_parameters_total() -> None:
+    assert of_a_head(64, off=0.4, in_step=12, steps=19).faults() == [
+        f"{HEAD} is 0.0896 off (limit 0.015)"
+    ]
+
+
+@pytest.mark.parametrize(("told", "limit"), [(64, 0.015), (1, 0.0625)])
+def test_few_elements_together_may_be_as_far_off_as_one_element(told: int, limit: float) -> None:
+    # 60 steps of one element hold 60 elements in all, and 60 steps of 64 hold 3,840.
+    assert of_a_head(told, off=0.9 * limit, in_step=None).faults() == []
+    (fault, *_) = of_a_head(told, off=1.2 * limit, in_step=None).faults()
+    assert fault == f"{HEAD} is {1.2 * limit:.3g} off (limit {limit:.3g})"
+
+
+def test_a_moment_of_few_elements_has_the_limit_of_one_element_and_no_median() -> None:
+    ledger = LedgerEvidence(segments=(LedgerSegment(name=HEAD, elements=64),))
+    right = [1.0 if number == 0 else 1e-3 for number in range(64)] * 60
+    error = HonestError(of_all=1.0, of_parts={HEAD: 0.005}, times=3.0)
+
+    def faults(off: float) -> list[str]:
+        shown = [value * (1 + (off if value == 1 else 0.9)) for value in right]
+        compared = ComparedRows.of(Rows(ledger, shown), Rows(ledger, right))
+        return StepByStep(compared, error, 0.09, "exp_avg_sq").faults()
+
+    assert faults(0.08) == []
+    assert faults(0.1) == [f"exp_avg_sq of {HEAD} is 0.1 off (limit 0.09)"]
+
+
+def test_the_median_that_is_named_is_the_one_furthest_beyond_its_own_limit() -> None:
+    # Beside the honest error the first is further off, and within the limit for one element.
+    names, count = ("a.weight", "b.weight"), 64
+    segments = tuple(LedgerSegment(name=name, elements=count) for name in names)
+    right = [1.0] * (2 * count)
+    shown = [1.06] * count + [1.1] * count
+    error = HonestError(of_all=1.0, of_parts={"a.weight": 0.001, "b.weight": 0.02}, times=3.0)
+    ledger = LedgerEvidence(segments=segments)
+    found = StepByStep(ComparedRows.of(Rows(ledger, shown), Rows(ledger, right)), error, 0.0625)
+    assert "half the elements of b.weight are more than 0.1 of themselves off" in str(
+        found.faults()
+    )

@@ -11,12 +11,12 @@ import torch
 from llmb import workloads
 from llmb.audit import loss
 from llmb.audit.bench import facts_of
+from llmb.inputs.start import start_gain, values_of
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import WorkloadFacts
 from llmb.reference.data import random_tokens
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, LlamaShape
-from llmb.workloads.start import start_gain, values_of
 from tests import builders
 from tests.unit.builders_runtime import run_config, timing, workload_facts
 
@@ -149,6 +149,20 @@ def test_only_a_learning_rate_above_a_gentle_one_may_raise_the_loss(lr: float, r
     assert status_of(most - 1e-6, workload) is Status.PASS
     assert status_of(most + 1e-6, workload) is Status.FLAG
     assert status_of(LOW - 0.25 - SCATTER - 1e-6, workload) is Status.FLAG
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (16.375, Status.PASS),  # an honest run of width 64
+        (LOW - 1.0, Status.FLAG),
+        (math.inf, Status.FLAG),
+        (math.nan, Status.FLAG),
+    ],
+)
+def test_weights_in_fp16_may_raise_the_loss_to_any_number(value: float, expected: Status) -> None:
+    times = [timing().model_copy(update={"loss_first": 11.0, "loss_last": value})]
+    assert loss.finding(times, facts(), far=True).status is expected
 
 
 @pytest.mark.parametrize(

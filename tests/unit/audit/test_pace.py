@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmb.audit import pace
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import RULES_VERSION, Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, Tail
 from llmb.records.system import SystemDescription
 from tests.unit.builders_runtime import host_load, system, timing
@@ -281,12 +281,16 @@ def test_where_every_step_is_compared_no_time_is_allowed_for_reading(
     assert tail(2, steps_ms, answer_ms, reading_ns=0).status is status
 
 
-@pytest.mark.parametrize(("every_step", "findings"), [(False, 2), (True, 1)])
-def test_audited_steps_are_compared_with_others_where_not_every_step_is(
-    every_step: bool, findings: int
+@pytest.mark.parametrize(
+    ("trains", "rules", "every_step", "findings"),
+    [(True, "3", False, 2), (True, "3", True, 1), (True, "4", False, 1), (False, "4", False, 2)],
+)
+def test_calls_are_compared_with_others_and_steps_by_older_rules_where_not_every_step_is(
+    trains: bool, rules: str, every_step: bool, findings: int
 ) -> None:
-    facts = SimpleNamespace(repeats=[run(EVEN)], system=QUIET)
-    bench: Any = SimpleNamespace(facts=facts, of=lambda n: SimpleNamespace(every_step=every_step))
+    facts = SimpleNamespace(repeats=[run(EVEN)], system=QUIET, rules_version=rules)
+    one = SimpleNamespace(every_step=every_step)
+    bench: Any = SimpleNamespace(facts=facts, trains=trains, of=lambda n: one)
     assert sum(found.id == "T2" for found in pace.judge(bench)) == findings
 
 
@@ -304,8 +308,13 @@ def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged(
     )
     workload = SimpleNamespace(parameters=PARAMETERS)
     facts = SimpleNamespace(
-        repeats=[timed], system=QUIET, workload=workload, records_steps=records_steps
+        repeats=[timed],
+        system=QUIET,
+        workload=workload,
+        records_steps=records_steps,
+        rules_version=RULES_VERSION,
     )
-    bench: Any = SimpleNamespace(facts=facts, of=lambda n: SimpleNamespace(every_step=True))
+    one = SimpleNamespace(every_step=True)
+    bench: Any = SimpleNamespace(facts=facts, trains=True, of=lambda n: one)
     flags = [f for f in pace.judge(bench) if f.id == "T2" and f.status is Status.FLAG]
     assert len(flags) == judged

@@ -126,7 +126,13 @@ def test_a_floor_follows_the_hosts_honest_run_down_by_two_bits_and_no_further(
     assert border.floor(DOWN) == KNOWN["BF16"].floor == 5.0, "of that the host has shown nothing"
 
 
-@pytest.mark.parametrize("part", ["c_fc.bias", "ln_f.weight", "ln_1.weight", "LayerNorm.weight"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("c_fc.bias", "ln_f.weight", "ln_1.weight", "LayerNorm.weight"),
+        "token_type_embeddings.weight",
+    ],
+)
 @pytest.mark.parametrize(("host", "floor"), [(None, 3.0), (9.0, 3.0), (2.75, 2.0), (-1.0, 1.0)])
 def test_the_floor_of_a_sum_over_all_tokens_lies_two_bits_deeper(
     part: str, host: float | None, floor: float
@@ -268,6 +274,20 @@ def test_one_wrong_part_is_not_yet_a_stale_model() -> None:
 
 def test_even_fp8_computes_from_live_weights() -> None:
     assert probes(3.6, FP8).live().status is Status.PASS
+
+
+@pytest.mark.parametrize("stale", [0.4, -0.5])
+@pytest.mark.parametrize(("of_honest", "status"), [(0.9, "not_observed"), (3.0, "fail")])
+def test_a_plugins_format_in_which_honest_numbers_underflow_accuses_nobody(
+    stale: float, of_honest: float, status: str
+) -> None:
+    own = arrays(of_honest, f"{DECLARED.name}/")
+    finding = Probes(arrays(stale), own, RIGHT, DECLARED, ("e",)).live()
+    assert finding.status.value == status
+    assert ("does the format lack a scale?" in finding.message) == (status != "fail")
+    # The honest run of a format of llmb's own can be spoiled, but is never so rough by itself.
+    spoiled = Probes(arrays(stale), arrays(0.9, "BF16/"), RIGHT, BF16, ("e",)).live()
+    assert spoiled.status is Status.FAIL
 
 
 # -- P1 -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from llmb.records.precision_recipe import (
     PV,
     QK,
     WEIGHT,
+    Direction,
     FormatShare,
     PairSeen,
     PairsEvidence,
@@ -107,6 +108,37 @@ def test_what_no_probe_isolates_is_not_measured() -> None:
     assert unseen == {(QK, INPUT), (PV, INPUT)}
     state = {row.name: row.value for row in found.state}
     assert (state["norms"], state["softmax"]) == (None, None)
+
+
+def with_layers(product: str, way: Direction, bits: Mapping[int, float]) -> PairsEvidence:
+    """Return honest BF16 evidence in which layers of one product show the ``bits`` of a pair."""
+    every = [
+        one.model_copy(update={"difference": 2.0 ** -bits[one.layer]})
+        if (one.product, one.direction) == (product, way) and one.layer in bits
+        else one
+        for one in seen(usual=BF16_BITS).seen
+    ]
+    return PairsEvidence(seen=tuple(every), weights=("bfloat16",))
+
+
+@pytest.mark.parametrize(
+    ("bits", "format_"),
+    [
+        ({3: 6.55}, None),  # 4.95 explicit bits, in one layer of many
+        ({3: 4.6}, "FP8"),  # 3 explicit bits
+        (dict.fromkeys(range(SHAPE.num_hidden_layers), 6.55), "FP8"),  # in every layer
+    ],
+)
+def test_one_layer_between_two_formats_is_not_measured(
+    bits: Mapping[int, float], format_: str | None
+) -> None:
+    found = recipe(with_layers(QK, FORWARD, bits))
+    assert found is not None
+    rows = [row for row in found.rows if (row.product, row.direction) == (QK, FORWARD)]
+    formats = {row.format: row.layers for row in rows}
+    layers = SHAPE.num_hidden_layers
+    assert formats == {format_: len(bits)} | ({"BF16": layers - 1} if len(bits) == 1 else {})
+    assert found.lowest == (format_ or "BF16")
 
 
 def test_attention_under_a_narrow_out_projection_is_not_measured() -> None:

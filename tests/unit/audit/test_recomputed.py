@@ -34,6 +34,9 @@ def run(worked: Callable[..., Audited], tmp_path) -> Audited:
     return found
 
 
+PASSES = ("live", "branches", "head")
+
+
 def made_of(run: Audited, tmp_path, steps: int = END + 1, **changes) -> Made:
     """Make the run again, as ``llmb verify --recompute`` does, in folders of its own."""
     for name in ("own", "own scratch"):
@@ -56,6 +59,8 @@ def made_of(run: Audited, tmp_path, steps: int = END + 1, **changes) -> Made:
                 "scratch_folder": order.scratch_folder,
                 "digests": {audited.LIVE_WEIGHTS: digest},
                 "stored_dtypes": {},
+                "passes": PASSES,
+                "judged": (),
             }
         ),
     )
@@ -72,6 +77,7 @@ def made_of(run: Audited, tmp_path, steps: int = END + 1, **changes) -> Made:
         fences=tuple(n for n in (5, 10) if n < steps),
         stable=END + 1,
         near=True,
+        near_the_last=True,
     )
 
 
@@ -115,6 +121,13 @@ def test_with_a_few_steps_the_last_step_and_probes_are_held_to_wider_limits(run,
     assert not any(one.faults for one in found.values())
     assert found["probe branches"].limit == 0.75
     assert found["the last step"].limit == 0.75
+
+
+def test_a_last_step_of_weights_that_have_moved_is_left_to_the_probes(run, tmp_path) -> None:
+    made = replace(made_of(run, tmp_path, steps=6), near_the_last=False)
+    found = by_what([*compared(bench_of(run, made, (5,)), made)])
+    assert "the last step" not in found
+    assert {"probe branches", "probe head"} < {*found}
 
 
 def test_another_nonces_tokens_are_refused_by_the_step_that_they_are_of(run, tmp_path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from llmb.cli import calibrate
-from llmb.cli.text import size_of
 from llmb.errors import UsageError
+from llmb.measure.link_words import size_of
 from llmb.records.ceiling import Ceiling, SquareProduct
 
 FILE = "--hardware-file=mine.json"

@@ -8,6 +8,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from llmb import cli
+from llmb.records import run_tags
 
 
 def completed(*words: str) -> list[str]:
@@ -36,13 +37,18 @@ def test_names_that_begin_with_the_typed_text_are_offered(
     assert completed(*words) == values
 
 
-def test_finished_runs_are_offered_newest_first_and_unfinished_runs_are_not(
+def test_names_and_tags_of_runs_are_offered_newest_first_and_then_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("20261101T1-a", "20261102T1-b", "20261103T1-c"):
+    names = ["20261101T120000Z-a", "20261102T120000Z-b", "20261103T120000Z-c"]
+    for name in names:
         (tmp_path / "runs" / name).mkdir(parents=True)
-    for name in ("20261101T1-a", "20261102T1-b"):
+    for name in names[:2]:
         (tmp_path / "runs" / name / "record.json").touch()
-    assert completed("show", "") == ["runs/20261102T1-b", "runs/20261101T1-a"]
-    assert completed("audit", "runs/20261101") == ["runs/20261101T1-a"]
+    run_tags.add(Path("runs") / names[0], "base")
+    assert completed("show", "") == ["latest", "base", *reversed(names)]
+    assert completed("audit", "20261101") == [names[0]]
+    assert completed("compare", "latest", "b") == ["base"]
+    assert completed("list", "--tag", "") == completed("tag", "") == ["base"]
+    assert completed("show", "runs/") == ["runs/"]

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from functools import cache
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -20,13 +19,10 @@ from llmb.reproduction import links
 from llmb.submission import layout, page
 from llmb.submission.signatures import sign
 from llmb.submission.verify import verify_bundle
-from tests import builders, needs
+from tests import builders, committed, needs
 from tests.builders import with_manifest
 
-ORIGINAL = (
-    Path(__file__).resolve().parents[3]
-    / "submissions/llmb/amd-epyc-zen5-4vcpu/llama-1.4b_train_BF16/1x-cpu-566decf6"
-)
+ORIGINAL = committed.OF_0_1_0
 
 
 @pytest.fixture(autouse=True)

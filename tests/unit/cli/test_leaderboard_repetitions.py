@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmb.cli.leaderboard import repetitions
 from llmb.records.bundle import read_bundle
 from llmb.report.board import board
-from llmb.report.bundles import gather
+from llmb.submission.bundles import gather
 from tests import builders
-from tests.unit.builders_board import put
-from tests.unit.builders_reproduction import linked
+from tests.unit.builders_board import believing, put
+from tests.unit.builders_reproduction import consistent, linked
 
 
 def pair(root, change=lambda data: None):
@@ -26,7 +28,7 @@ def test_a_repetition_is_listed_with_what_it_lacks_and_the_verdict_stays(tmp_pat
     assert len(shelf.entries) == 2
     (one,) = found[there]
     assert "the original is UNVERIFIED, not CONSISTENT" in one.lacking
-    assert "the original has no valid signature" in one.lacking
+    assert "the original has no valid signature by a listed key" in one.lacking
     verdicts = {row.submitter: row.verdict.value for row in board(shelf, found).rows}
     assert verdicts == {"acme": "UNVERIFIED", "beta": "UNVERIFIED"}
 
@@ -64,3 +66,19 @@ def test_a_link_to_a_bundle_that_is_not_here_changes_nothing(tmp_path):
     shelf, found = repetitions(gather([tmp_path]))
     assert len(shelf.entries) == 1
     assert found == {shelf.entries[0].bundle_id: []}
+
+
+@pytest.mark.parametrize(
+    ("submitter", "rate", "by_same"),
+    [("acme", 1040.0, True), ("beta", 1040.0, False), ("acme", 1060.0, False)],
+)
+def test_a_repetition_that_lacks_a_second_party_alone_is_the_same_organisations(
+    tmp_path, submitter, rate, by_same
+):
+    original = consistent()
+    there = read_bundle(put(tmp_path, original, "acme")).bundle_id
+    put(tmp_path, linked(consistent("1" * 32, rate), original, there), submitter)
+    _, found = repetitions(believing([tmp_path]))
+    (one,) = found[there]
+    assert one.by_same is by_same
+    assert one.lacking

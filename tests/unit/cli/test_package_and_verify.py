@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmb import cli
-from llmb.cli.standings import MEANING
+from llmb.cli.standings import MEANING, NOT_COMPUTED
 from llmb.errors import LlmbError
 from tests import builders, needs
 
@@ -102,7 +102,7 @@ def test_an_unsigned_bundle_is_refused_where_a_signer_is_asked_for(call, bundle,
         (["{bundle}", "--sign=nothing"], "--sign: cannot read 'nothing'"),
         (["{run}", "--submitter=a", "--system=b", "--availability=soon"], "'soon' is not one of"),
         (["{run}", "--submitter=a", "--system=b", "--sign=nothing"], "cannot read 'nothing'"),
-        (["a" * 300, "--submitter=a", "--system=b"], "is not a run directory"),
+        (["a" * 300, "--submitter=a", "--system=b"], "is neither a path nor a run in runs"),
     ],
 )
 def test_what_cannot_work_is_a_usage_error(call, run, bundle, tmp_path, arguments, words):
@@ -131,7 +131,7 @@ def submissions(call, run, tmp_path):
 def test_everything_below_a_folder_is_verified_indexes_included(call, submissions):
     done = call("verify", "--all", submissions)
     assert done.exit_code == 0, done.output
-    assert done.stdout.endswith(f"1 bundles verified\n{MEANING}\n")
+    assert done.stdout.endswith(f"1 bundles verified\n{MEANING}{NOT_COMPUTED[None]}\n")
 
 
 def test_a_copy_of_a_run_is_refused_and_the_message_names_both(call, submissions):
@@ -191,7 +191,7 @@ def test_a_bundle_of_an_older_llmb_says_who_made_it_and_whether_that_is_run_here
     assert done.exit_code == 0
     line = f"made by llmb 0.1.0 (reference {digest[:12]}); the llama computation {words}"
     assert line in done.stdout.splitlines()[-2]
-    assert done.stdout.splitlines()[-1] == MEANING
+    assert done.stdout.splitlines()[-1] == MEANING + NOT_COMPUTED[None]
     (result,) = json.loads(call("verify", path, "--json").stdout)
     assert result["made_by"]["same_computation"] is same
     assert result["made_by"]["reference_digest"] == digest

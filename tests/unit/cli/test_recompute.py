@@ -174,21 +174,23 @@ def test_what_passes_says_how_far_it_was_off_and_what_was_left_out() -> None:
 
 def outcome(bundle_id: str, ok: bool, steps: list[int] | None) -> dict[str, Any]:
     figures = None if steps is None else {"steps": steps, "of_steps": [66] * len(steps)}
-    return {"bundle_id": bundle_id, "ok": ok, "recompute": figures}
+    return {"bundle": bundle_id[:4], "bundle_id": bundle_id, "ok": ok, "recompute": figures}
 
 
-def test_what_passed_is_added_to_the_list_and_nothing_else(tmp_path: Path) -> None:
+def test_what_passed_is_added_to_the_list_and_nothing_else(tmp_path: Path, capsys) -> None:
     add_to_list(tmp_path, [outcome("a" * 64, True, [3, 3])])
     results = [
         outcome("b" * 64, True, [66]),
         outcome("c" * 64, False, [3]),
         outcome("d" * 64, True, None),
+        outcome("e" * 64, True, [0]),  # dropout: no step can be made again
         {"bundle": "damaged.zip", "ok": False, "reason": "no zip", "checks": []},
     ]
     add_to_list(tmp_path, results)
     found = read_recomputed(tmp_path).bundles
     counts = {name[0]: (one.steps, one.of_steps) for name, one in found.items()}
     assert counts == {"a": (6, 132), "b": (66, 66)}
+    assert "not listed: eeee: no step was made again" in capsys.readouterr().err
 
 
 def test_a_list_is_made_of_what_was_recomputed_alone(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_verify_gives_the_repetitions_as_json(tree: Path) -> None:
     (repetition,) = first["reproductions"]
     assert repetition["bundle_id"] == second["bundle_id"]
     assert repetition["difference_percent"] == 0.0
-    assert "the original has no valid signature" in repetition["lacking"]
+    assert "both are handed in by acme" in repetition["lacking"]
     assert second["reproductions"] == []
     assert first["verdict"] == "UNVERIFIED"
 

@@ -285,7 +285,7 @@ def test_ranks_are_started_with_the_same_words_and_a_name_of_their_run(
     with pytest.raises(AssertionError, match="nothing was asked for"):
         ask(*NAMED, "--nproc", "2")
     ((count, words, name),) = started
-    assert (count, words, len(name)) == (2, ["run", "--nproc", "2"], 32)
+    assert (count, words, len(name)) == (2, ["--isolated", "run", "--nproc", "2"], 32)
 
 
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}

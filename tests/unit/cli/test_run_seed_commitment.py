@@ -23,8 +23,9 @@ DOCUMENT = json.dumps(builders.seed_commitment())
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
     """What the supervisor was given, in place of a run."""
+    monkeypatch.chdir(tmp_path)  # the history of runs is written here
     seen: Given = []
 
     def pretend(
@@ -34,8 +35,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
         commitment: SeedCommitment | None,
         place: RankAddress | None,
         authority: TimeAuthority | None,
+        tags: tuple[str, ...],
     ) -> Finished:
-        assert place is None
+        assert (place, tags) == (None, ())
         assert authority is None
         seen.append((request, commitment))
         return Finished(builders.make_record(), output)

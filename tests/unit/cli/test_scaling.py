@@ -36,7 +36,7 @@ def test_a_run_is_given_what_is_not_of_the_whole() -> None:
 def test_another_number_of_ranks_is_refused(name: str) -> None:
     flags = dict.fromkeys(("nproc", "dp_replicate", "dp_shard", "tp", "pp"))
     with pytest.raises(UsageError, match=f"leave --{name.replace('_', '-')} out"):
-        scaling.run({**flags, name: 2, "scaling": "1,2"}, None)
+        scaling.run({**flags, name: 2, "scaling": "1,2"}, None, [])
 
 
 def test_ranks_that_share_a_batch_need_one_that_divides() -> None:
@@ -91,14 +91,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setattr(scaling, "_show", made.show)
     monkeypatch.setattr(config, "limit_threads", made.threads.append)
     monkeypatch.setattr(host, "usable_cores", lambda: 8)
-    monkeypatch.setattr(scaling.sys, "argv", ["llmb", "run", "--scaling", "1,2,4", "--seed", "7"])
     return made
 
 
 def scaled(tmp_path: Path, *, strong: bool = False, batch_size: object = None) -> int:
     flags = dict.fromkeys(("nproc", "dp_replicate", "dp_shard", "tp", "pp"))
     more = {"scaling": "1,2,4", "output_dir": tmp_path, "strong": strong}
-    return scaling.run({**flags, **more}, batch_size)
+    return scaling.run({**flags, **more}, batch_size, ["run", "--scaling", "1,2,4", "--seed", "7"])
 
 
 def test_each_number_of_ranks_is_a_run_of_its_own_in_a_folder_of_its_own(

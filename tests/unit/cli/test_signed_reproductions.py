@@ -11,10 +11,14 @@ from click.testing import CliRunner
 
 from llmb.cli import verify
 from llmb.records.bundle import Bundle, from_files
+from llmb.records.run_record import RunRecord
+from llmb.records.submission import Submission
 from llmb.submission.signatures import sign
 from tests import builders, needs
 from tests.builders import with_manifest
 from tests.unit.builders_reproduction import linked
+
+UNLISTED = "has no valid signature by a listed key"
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +34,25 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def bundles() -> tuple[Bundle, Bundle]:
     record = builders.make_record(repeats=1)
-    original = from_files(with_manifest(builders.run_files(record)))
+    original = bundle_of(record, "theirs")
     again = linked(builders.make_record(1, run_id="f" * 32), record, original.bundle_id)
-    return original, from_files(with_manifest(builders.run_files(again)))
+    return original, bundle_of(again, "ours")
+
+
+def bundle_of(record: RunRecord, submitter: str) -> Bundle:
+    whose = Submission(submitter=submitter, system="box")
+    return from_files(with_manifest(builders.run_files(record), whose))
 
 
 @pytest.mark.parametrize(
-    ("signed_by", "expected"),
+    ("signed_by", "listed", "expected"),
     [
-        (("theirs", "ours"), []),
-        (("theirs", "theirs"), ["both are signed with the same key"]),
-        (("theirs", None), ["the repetition has no valid signature"]),
-        ((None, "ours"), ["the original has no valid signature"]),
+        (("theirs", "ours"), ("theirs", "ours"), []),
+        (("theirs", "theirs"), ("theirs", "ours"), ["the repetition", UNLISTED]),
+        (("theirs", None), ("theirs", "ours"), ["the repetition", UNLISTED]),
+        ((None, "ours"), ("theirs", "ours"), ["the original", UNLISTED]),
+        (("theirs", "ours"), ("theirs",), ["the repetition", UNLISTED]),
+        (("theirs", "ours"), (), ["the original", UNLISTED]),
     ],
 )
 def test_the_keys_of_two_bundles_are_compared(
@@ -49,13 +60,18 @@ def test_the_keys_of_two_bundles_are_compared(
     keys: dict[str, Path],
     bundles: tuple[Bundle, Bundle],
     signed_by: tuple[str | None, str | None],
+    listed: tuple[str, ...],
     expected: list[str],
 ) -> None:
     for bundle, key, name in zip(bundles, signed_by, "ab", strict=True):
         signed = bundle if key is None else sign(bundle, keys[key])
         builders.write(tmp_path / "tree" / name, signed.files)
+    public = {name: keys[name].with_suffix(".pub").read_text().split()[:2] for name in listed}
+    lines = [f"{name} {' '.join(key)} Lab {name}\n" for name, key in public.items()]
+    (tmp_path / "tree" / "allowed_signers").write_text("".join(lines))
     done = CliRunner().invoke(verify.command, ["--all", str(tmp_path / "tree"), "--json"])
     assert done.exit_code == 0, done.output
     (first, _) = json.loads(done.output)
     (repetition,) = first["reproductions"]
-    assert [text for text in repetition["lacking"] if "sign" in text] == expected
+    found = [text for text in repetition["lacking"] if "sign" in text or "handed in" in text]
+    assert found == ([" ".join(expected)] if expected else [])

@@ -90,5 +90,5 @@ def test_a_summary_too_long_for_the_screen_keeps_headline_first_rows_and_verdict
 def test_the_next_commands_name_the_run_and_mark_a_debug_run() -> None:
     found = run._next(Path("runs/a b"), official=False)
     assert found.splitlines()[0] == "next: llmb show 'runs/a b'"
-    assert found.endswith("llmb package-submission 'runs/a b' --submitter ID --debug")
+    assert found.endswith("llmb package-submission 'runs/a b' \\\n        --submitter ID --debug")
     assert "--debug" not in run._next(Path("runs/a"), official=True)

@@ -19,10 +19,10 @@ from llmb.errors import (
     RunFailedError,
     UsageError,
 )
+from llmb.records.sweep_overview import LeftOut, Point
 from llmb.sweep import overview
 from llmb.sweep.directory import Ended, SweepDirectory
 from llmb.sweep.execution import Progress
-from llmb.sweep.plan import LeftOut, Point
 from tests import builders
 from tests.unit.sweep.builders_sweep import finish, record_of
 from tests.unit.sweep.builders_sweep import sweep as make_sweep
@@ -179,7 +179,7 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
     def names(command: click.Command) -> set[str | None]:
         return {param.name for param in command.params}
 
-    own = {"precisions", "batch_sizes", "max_batch_size", "resume", "show"}
+    own = {"precisions", "batch_sizes", "max_batch_size", "resume", "show", "wide"}
     without = {
         "precision",
         "batch_size",
@@ -187,6 +187,8 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
         "seed_commitment",
         "timestamp",
         "within",
+        "config",
+        "tags",
         *OF_RANKS,
     }
     assert names(sweep.command) == (names(run.command) - without) | own

@@ -8,9 +8,11 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from llmb.cli.tables import print_fitted
+from llmb import cli
+from llmb.cli.tables import print_fitted, print_row
 from llmb.workloads import WORKLOADS
 from llmb.workloads.recipes import RECIPES
+from tests import committed
 
 
 def printed(
@@ -68,3 +70,43 @@ def test_no_name_is_cut_at_80_columns(
     assert names >= {*(WORKLOADS if command == "list" else RECIPES)}
     assert "\u2026" not in output
     assert max(map(len, output.splitlines())) <= 80
+
+
+BASE, OTHER = str(committed.OF_0_1_0), str(next(iter(committed.bundles()), ""))
+#: Commands with a table that folds or leaves out columns, and a word that only --wide shows.
+FITTED = {
+    ("compare", BASE, OTHER): "95 % interval",
+    ("report", "--like", "llm-train-bench", BASE): "measured",
+    ("audit", BASE, "--rule", "S1"): "",
+    ("workload", "list"): "document",
+}
+
+
+@pytest.mark.parametrize("words", FITTED, ids=lambda words: words[0])
+def test_a_command_fits_80_columns_and_wide_shows_all(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def output(*more: str) -> str:
+        cli.llmb.main([*words, *more], standalone_mode=False)
+        return Text.from_ansi(capsys.readouterr().out).plain
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    narrow, wide = output(), output("--wide")
+    tables = [line for line in narrow.splitlines() if BASE not in line and OTHER not in line]
+    assert max(map(len, tables)) <= 80
+    assert "\u2026" not in narrow + wide
+    assert FITTED[words] in wide
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_row_is_folded_at_words_on_a_terminal_and_whole_with_wide(
+    wide: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_row(Text("  option"), "a sentence of several words that is longer", wide=wide, indent=10)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    whole = "  option  a sentence of several words that is longer"
+    folded = ["  option  a sentence of several words", "          that is longer"]
+    assert lines == ([whole] if wide else folded)

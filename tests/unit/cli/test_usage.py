@@ -51,7 +51,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
             ["llmb: --epochs: there is no such option", "did you mean --timed-steps?"],
         ),
         (("run", "--zzz"), ["llmb: --zzz: there is no such option"]),
-        (("audit",), ["llmb: Missing argument 'PATH'."]),
+        (("audit",), ["llmb: Missing argument 'RUN'."]),
         (("run", "--timed-steps"), ["llmb: Option '--timed-steps' requires an argument."]),
     ],
     ids=[

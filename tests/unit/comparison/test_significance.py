@@ -50,7 +50,7 @@ def test_correlated_steps_of_equal_runs_are_not_called_different_as_the_plain_te
 def test_a_window_that_drifts_as_a_whole_is_worth_next_to_nothing() -> None:
     drift = [0.1 + 0.0001 * n for n in range(50)]
     found = rank_test([drift], [[1.001 * seconds for seconds in drift]], "steps")
-    assert max(found.independent) < 5
+    assert max(found.independent_values) < 5
     assert found.p_value > 0.5
 
 
@@ -67,7 +67,7 @@ def test_correlated_steps_are_worth_fewer() -> None:
     # tau of an AR(1) process is (1 + r) / (1 - r): 9 for 0.8.
     found = rank_test(
         [noise(5000, seed=1, correlation=0.8)], [noise(5000, seed=2)], "steps"
-    ).independent
+    ).independent_values
     assert 5000 / 9 / 1.5 < found[0] < 5000 / 9 * 1.5
     assert found[1] > 3500
 
@@ -75,7 +75,7 @@ def test_correlated_steps_are_worth_fewer() -> None:
 def test_what_lies_between_processes_is_not_taken_for_correlation_of_steps() -> None:
     processes = [noise(500, seed=seed, mean=0.1 + 0.05 * seed) for seed in range(3)]
     found = rank_test(processes, processes, "steps")
-    assert found.independent[0] > 1000
+    assert found.independent_values[0] > 1000
 
 
 def test_equal_times_differ_in_nothing_and_too_few_are_not_tested() -> None:

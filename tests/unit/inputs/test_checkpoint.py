@@ -22,9 +22,9 @@ from llmb import workloads
 from llmb.config import WeightsSource
 from llmb.errors import RunFailedError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint, shape_of
+from llmb.inputs.start import values_of
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
-from llmb.workloads.start import values_of
 from tests.unit.builders_runtime import run_config
 
 LLAMA = LlamaShape(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import BF16, FP32, Precision
-from llmb.measure import ceiling, clock
+from llmb.measure import ceiling
 from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records.ceiling import Ceiling, SquareProduct

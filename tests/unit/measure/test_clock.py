@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from llmb.measure import clock
+from llmb import clock
 
 
 def test_the_clock_that_is_read_is_the_one_that_the_record_names(

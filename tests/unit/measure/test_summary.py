@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from llmb import clock
 from llmb.config import Parallelism
-from llmb.measure import clock, summary
+from llmb.measure import summary
 from llmb.measure.summary import EnergyMeter
 from llmb.plugin.backend import Peak
 from llmb.records.run_record import Rank, Result, StepTime, Timing, Topology

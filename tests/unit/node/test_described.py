@@ -10,7 +10,7 @@ from llmb.plugin.backend import Peak
 from llmb.projection import calibration
 from llmb.projection.job import Job, Model
 from llmb.projection.step_time import step_time
-from llmb.records.node_report import CollectiveRate
+from llmb.records.interconnect import CollectiveRate
 from llmb.records.system import Device
 from llmb.supervision.negotiation import Negotiated
 from llmb.wire.messages import Terms

@@ -36,12 +36,20 @@ class TelltaleDefaultDict(defaultdict[Any, Any]):
     """Could say when it is looked at."""
 
 
+class TelltaleFloat(float):
+    """Could say when another value is put in its place."""
+
+
 class TelltaleList(list[Any]):
     """Could say when it is looked at."""
 
 
 class Mode(torch.overrides.TorchFunctionMode):
     """Could change whatever torch is asked for."""
+
+
+def nowhere(*_: object) -> bool:
+    return False
 
 
 class Step:
@@ -59,7 +67,7 @@ class Step:
 
     def found(self) -> list[Stranger]:
         self.exactness.look(3, self.loss.detach())
-        return list(self.exactness.strangers("tests", "llmb-tests"))
+        return list(self.exactness.strangers("tests", "llmb-tests", nowhere))
 
 
 @pytest.fixture
@@ -102,6 +110,10 @@ def telltale_list(step: Step) -> None:
     group["params"] = TelltaleList(group["params"])
 
 
+def telltale_rate(step: Step) -> None:
+    step.optimizer.param_groups[0]["lr"] = TelltaleFloat(1e-3)
+
+
 def fewer_parameters(step: Step) -> None:
     step.optimizer.param_groups[0]["params"].pop()
 
@@ -125,6 +137,7 @@ def optimizer_hook(step: Step) -> None:
         (telltale_groups, "list of parameter groups"),
         (telltale_group, "parameter group"),
         (telltale_list, "list of parameters"),
+        (telltale_rate, "learning rate"),
         (fewer_parameters, "list of parameters that was exchanged"),
         (own_step, "step of the optimizer"),
         (optimizer_hook, "hook of the optimizer"),
@@ -139,7 +152,7 @@ def test_a_part_of_another_type_is_told(
 
 def test_tokens_of_another_type_are_told_beside_logits_of_torchs(step: Step) -> None:
     step.exactness.look(0, torch.ones(4), torch.ones(4).as_subclass(Lazy))
-    told = step.exactness.strangers("tests", "llmb-tests")
+    told = step.exactness.strangers("tests", "llmb-tests", nowhere)
     assert [stranger.what for stranger in told] == ["result of the model"]
 
 
@@ -147,7 +160,7 @@ def test_a_parameter_of_another_class_is_told() -> None:
     exactness = Exactness()
     exactness.watch(AdamW([TelltaleParameter(torch.ones(4))]))
     exactness.look(0)
-    (found,) = exactness.strangers("tests", "llmb-tests")
+    (found,) = exactness.strangers("tests", "llmb-tests", nowhere)
     assert (found.what, found.type) == ("parameter", f"{__name__}.TelltaleParameter")
 
 
@@ -159,7 +172,7 @@ def test_what_was_seen_has_its_first_step_and_the_number_of_looks(step: Step) ->
     lazy_gradient(step)
     for index in (5, 6, 7):
         step.exactness.look(index)
-    (found,) = step.exactness.strangers("tests", "llmb-tests")
+    (found,) = step.exactness.strangers("tests", "llmb-tests", nowhere)
     assert (found.first_step, found.looks) == (5, 3)
 
 
@@ -221,14 +234,14 @@ def test_what_is_called_by_itself_is_told(
     exactness = Exactness()
     request.getfixturevalue(fixture)
     exactness.look(0)
-    found = {stranger.what for stranger in exactness.strangers("tests", "llmb-tests")}
+    found = {stranger.what for stranger in exactness.strangers("tests", "llmb-tests", nowhere)}
     assert found == {what}
 
 
 def test_what_was_there_before_is_not_told(module_hook: None, collector: None) -> None:
     exactness = Exactness()
     exactness.look(0)
-    assert exactness.strangers("tests", "llmb-tests") == ()
+    assert exactness.strangers("tests", "llmb-tests", nowhere) == ()
 
 
 def test_torchs_default_device_is_no_stranger() -> None:
@@ -238,7 +251,7 @@ def test_torchs_default_device_is_no_stranger() -> None:
         exactness.look(0)
     finally:
         torch.set_default_device(None)
-    assert exactness.strangers("tests", "llmb-tests") == ()
+    assert exactness.strangers("tests", "llmb-tests", nowhere) == ()
 
 
 # -- whose it is ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,10 +15,11 @@ from llmb.formats import class_of
 from llmb.observe import passes, probes
 from llmb.observe.passes import Numerics, Samples, Sketches, plain_pass, without_layers
 from llmb.observe.sketch import sketch
-from llmb.reference.data import Batch, random_tokens
+from llmb.reference.data import Batch, make_batch, random_tokens
 from llmb.reference.formats import emulate
 from llmb.reference.llama import Llama
 from llmb.reference.models import build
+from llmb.reference.shapes import BertShape
 from tests.unit.builders_audit import SMALL
 
 FP8 = class_of("FP8", None).format
@@ -224,3 +226,23 @@ def test_a_model_without_layers_has_embedding_norm_and_head_and_a_loss_near_chan
         "lm_head.weight",
     }
     assert loss == pytest.approx(math.log(SMALL.vocab_size), rel=0.1)
+
+
+def test_with_masks_each_seed_drops_other_values_and_without_any_nothing_is_dropped() -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "sequence_length": 8}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8}
+    shape = BertShape(**sizes)
+    values = {name: p.detach() for name, p in build(shape, 5, torch.float32).named_parameters()}
+    batch, plain = make_batch(3, 2, shape), Numerics(torch.float32, "cpu")
+
+    def passed(masks: int | None, of: BertShape = shape) -> dict[str, Tensor]:
+        kept = Kept()
+        plain_pass(values.__getitem__, of, batch, plain, kept, masks=masks)
+        return kept.gradients
+
+    name = "bert.encoder.layer.0.intermediate.dense.weight"
+    assert torch.equal(passed(1)[name], passed(1)[name])
+    assert not torch.equal(passed(1)[name], passed(2)[name])
+    assert not torch.equal(passed(1)[name], passed(None)[name])
+    undropped = passed(1, replace(shape, dropout=0.0))
+    assert torch.equal(undropped[name], passed(None)[name])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from llmb.observe.places import SampledIndices, choose, choose_each, picked
-from llmb.observe.shards import read_places
+from llmb.observe.shard_places import read_places
 from llmb.records.places import fewer
 
 

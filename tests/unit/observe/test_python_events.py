@@ -16,7 +16,7 @@ from llmb.observe.python_events import BEFORE, PythonEvents
 from llmb.records.evidence import Act, Origin
 
 SOURCE = """
-import ctypes, gc, inspect, logging, subprocess, sys, threading, os
+import bdb, ctypes, gc, inspect, logging, subprocess, sys, threading, traceback, os
 from collections import namedtuple
 
 def frame(): return sys._getframe()
@@ -24,6 +24,10 @@ def frame_of_inspect(): return inspect.currentframe()
 def frame_of_an_error():
     try: raise ValueError
     except ValueError as error: return error.__traceback__.tb_frame
+def frame_of_logging(): return logging.currentframe()
+def frame_of_a_debugger():
+    try: raise ValueError
+    except ValueError as error: return bdb.Bdb().get_stack(None, error.__traceback__)
 def profile():
     sys.setprofile(print); sys.setprofile(None)
 def trace():
@@ -40,6 +44,12 @@ def address(): ctypes.addressof(ctypes.c_int())
 def memory(): open("/proc/self/mem", "rb").close()
 def in_a_string(): exec("sys._getframe()")
 def log(): logging.getLogger("acme").error("all is well")
+def log_of_an_error():
+    try: raise ValueError
+    except ValueError: logging.getLogger("acme").exception("all is well")
+def text_of_an_error():
+    try: raise ValueError
+    except ValueError: return traceback.format_exc()
 def tuple_of_names(): namedtuple("Acme", "a b")
 def file(): open("/proc/self/stat").close()
 def call(function): return function()
@@ -90,6 +100,9 @@ def heard(
         ("frame", "sys._getframe"),
         ("frame_of_inspect", "sys._getframe"),
         ("frame_of_an_error", "read of tb_frame"),
+        ("frame_of_logging", "sys._getframe"),
+        ("frame_of_a_debugger", "read of tb_frame"),
+        ("text_of_an_error", "read of tb_frame"),
         ("in_a_string", "sys._getframe"),
         ("profile", "sys.setprofile"),
         ("hook", "sys.addaudithook"),
@@ -126,7 +139,7 @@ def test_the_line_that_starts_a_thread_is_heard_of_and_the_thread_is_its(plugin:
     assert events.starter(thread) == plugin.path
 
 
-@pytest.mark.parametrize("act", ["log", "tuple_of_names", "file"])
+@pytest.mark.parametrize("act", ["log", "log_of_an_error", "tuple_of_names", "file"])
 def test_what_python_does_for_its_own_ends_is_no_act_of_its_callers(plugin: Any, act: str) -> None:
     events = PythonEvents(Clock())
     getattr(plugin, act)()

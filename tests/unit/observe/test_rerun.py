@@ -13,7 +13,7 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN, Element, Format
 from llmb.observe import probes, rerun, weights_file
-from llmb.observe.passes import LIVE, STEP, Numerics, Samples, Sketches, plain_pass
+from llmb.observe.passes import LIVE, Numerics, Samples, Sketches, plain_pass
 from llmb.observe.rerun import (
     Rerun,
     RerunInputs,
@@ -24,7 +24,7 @@ from llmb.observe.rerun import (
     loss_scale,
     wide,
 )
-from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
+from llmb.records.audited import LIVE_WEIGHTS, judged_pass, judged_weights
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
@@ -33,6 +33,7 @@ from tests.unit.builders_runtime import run_config
 CONFIG = run_config(batch_size=4)
 SEED = 17
 PLAIN = Numerics(torch.float32, "cpu")
+STEP, STEP_WEIGHTS = judged_pass(7), judged_weights(7)
 TOKENS = {LIVE: 101, STEP: 202}
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
 MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
@@ -58,7 +59,7 @@ def digests(tmp_path: Path) -> dict[str, str]:
 
 def opened(folder: Path, digests: dict[str, str], *, shared: bool = False, **changes: Any) -> Rerun:
     config = CONFIG.model_copy(update=changes)
-    inputs = RerunInputs(config, SMALL, SEED, TOKENS, folder, folder, digests)
+    inputs = RerunInputs(config, SMALL, SEED, TOKENS, folder, folder, digests, (7,))
     return Rerun(inputs, shared=shared)
 
 
@@ -128,7 +129,7 @@ def test_samples_are_of_the_audited_steps_weights_and_tokens(
 ) -> None:
     where = torch.arange(0, 9000, 13)
     with opened(tmp_path, digests) as again:
-        found = again.samples(where, PLAIN)
+        found = again.samples(where, PLAIN, STEP)
     sizes = {name: value.numel() for name, value in weights(2).items()}
     samples = Samples(where, sizes)
     values = weights(2)
@@ -148,8 +149,8 @@ def test_samples_of_an_honest_run_in_a_format_are_rounded_to_it(
 ) -> None:
     where = torch.arange(0, 9000, 13)
     with opened(tmp_path, digests) as again:
-        plain = again.samples(where, PLAIN)
-        rough = again.samples(where, Numerics(torch.float32, "cpu", DATA["FP8"]))
+        plain = again.samples(where, PLAIN, STEP)
+        rough = again.samples(where, Numerics(torch.float32, "cpu", DATA["FP8"]), STEP)
     error = float((plain - rough).norm() / plain.norm())
     assert 2**-6 < error < 0.5
 
@@ -159,7 +160,7 @@ def test_of_mixed_precision_the_second_honest_step_is_the_train_loops_own(
 ) -> None:
     mixed = BF16.model_copy(update={"master_weights": True})
     with opened(tmp_path, digests, precision=mixed) as again:
-        found = again.with_wide_loss("host", {LIVE: 2}, torch.arange(9), "cpu")
+        found = again.with_wide_loss("host", {LIVE: 2}, {STEP: torch.arange(9)}, "cpu")
     model, ids = build(SMALL, 1, torch.float32), tokens(TOKENS[LIVE])
     for name, value in weights(1).items():
         model.get_parameter(name).data.copy_(value)
@@ -171,10 +172,10 @@ def test_of_mixed_precision_the_second_honest_step_is_the_train_loops_own(
     for name, parameter in model.named_parameters():
         expected.add(name, parameter.grad)
     whose = "host with its loss in float32"
-    assert found.pop(f"{whose}/step").shape == (9,)
+    assert found.pop(f"{whose}/{STEP}").shape == (9,)
     assert equal(found, {f"{whose}/{name}": value for name, value in expected.tensors.items()})
     with opened(tmp_path, digests, precision=FP32) as again:
-        assert again.with_wide_loss("host", {LIVE: 2}, None, "cpu") == {}
+        assert again.with_wide_loss("host", {LIVE: 2}, {}, "cpu") == {}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def flip_the_last_byte(path: Path) -> None:
 
 
 def step(again: Rerun) -> Tensor:
-    return again.samples(torch.arange(3), PLAIN)
+    return again.samples(torch.arange(3), PLAIN, STEP)
 
 
 @pytest.mark.parametrize("name", [LIVE_WEIGHTS, STEP_WEIGHTS])
@@ -277,7 +278,7 @@ def test_while_a_vendors_code_runs_beside_it_every_pass_checks_its_weights_again
 def test_a_file_that_nobody_announced_is_not_read(tmp_path: Path, digests: dict[str, str]) -> None:
     del digests[STEP_WEIGHTS]
     with opened(tmp_path, digests) as again, pytest.raises(KeyError):
-        again.samples(torch.arange(3), PLAIN)
+        again.samples(torch.arange(3), PLAIN, STEP)
 
 
 # -- memory ---------------------------------------------------------------------------------
@@ -304,10 +305,10 @@ def test_a_batch_that_does_not_fit_is_taken_in_ever_smaller_pieces(
     numerics = Numerics(torch.float64, "cpu")
     with opened(tmp_path, digests) as again:
         whole = again.sketches(LIVE, numerics, 4)
-        sampled = again.samples(torch.arange(50), numerics)
+        sampled = again.samples(torch.arange(50), numerics, STEP)
         short = Short(monkeypatch, 4, "DefaultCPUAllocator: can't allocate memory")
         pieces = again.sketches(LIVE, numerics, 4)
-        found = again.samples(torch.arange(50), numerics)
+        found = again.samples(torch.arange(50), numerics, STEP)
         torch.testing.assert_close(found, sampled, rtol=1e-6, atol=1e-12)
     assert short.tried == [1, 2, 4] * 2
     for name, value in whole.items():
@@ -388,3 +389,38 @@ def test_a_run_is_held_against_narrower_classes_widest_first_and_each_can_be_mad
 )
 def test_the_reference_is_wider_than_the_run(precision: Precision, expected: torch.dtype) -> None:
     assert wide(precision, "cpu") == Numerics(expected, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        (BF16, Numerics(torch.bfloat16, "cpu")),
+        (FP16.model_copy(update={"master_weights": True}), Numerics(torch.float16, "cpu")),
+        (
+            BF16.model_copy(update={"master_weights": True}),
+            Numerics(torch.float32, "cpu", wide_loss=True, autocast=torch.bfloat16),
+        ),
+    ],
+)
+def test_steps_with_dropout_have_masks_of_their_own_and_compute_as_the_run_does(
+    tmp_path: Path,
+    digests: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Precision,
+    expected: Numerics,
+) -> None:
+    asked: list[tuple[Numerics, int | None]] = []
+
+    def noted(
+        self: Rerun, where: Tensor, numerics: Numerics, name: str, masks: int | None
+    ) -> Tensor:
+        assert name == STEP
+        asked.append((numerics, masks))
+        return where.float()
+
+    monkeypatch.setattr(Rerun, "samples", noted)
+    with opened(tmp_path, digests, precision=precision) as again:
+        found = again.dropped(STEP, torch.arange(5), 3, "cpu")
+    assert found.shape == (3, 5)
+    assert [numerics for numerics, _ in asked] == [expected] * 3
+    assert len({masks for _, masks in asked} - {None}) == 3

@@ -190,3 +190,10 @@ def test_what_is_no_number_stays_visible(bad: float) -> None:
     value = random(*SHAPE)
     value[40, 40] = bad
     assert not torch.isfinite(sketch(value, 3, "w")).all()
+
+
+def test_a_small_tensor_is_copied_for_its_memory_may_be_written_later() -> None:
+    gradient = torch.ones(8)
+    kept = sketch(gradient, 1, "norm")
+    gradient.zero_()
+    assert kept.tolist() == [1.0] * 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -59,6 +60,8 @@ class Run:
         self.optimizer: AdamW = build_optimizer(self.model.parameters(), **(kernel or {}))
         self.sampler = StepSampler(self.model, self.optimizer, lazy=lazy)
         self.index = 0
+        #: Of the latest judged step.
+        self.digest: str | None = None
 
     def gradients(self) -> None:
         generator = torch.Generator().manual_seed(100 + self.index)
@@ -68,14 +71,17 @@ class Run:
                 gradient = torch.randn(p.shape, generator=generator).to(p.dtype)
                 p.grad = None if p.is_meta else gradient
 
-    def step(self, seed: int | None = None) -> dict[str, dict[str, Tensor]]:
-        """Make a step, audited where there is a ``seed``; return the state around it."""
+    def step(
+        self, seed: int | None = None, *, is_judged: bool = True
+    ) -> dict[str, dict[str, Tensor]]:
+        """Make a step, judged or audited where there is a ``seed``; return the state around it."""
         self.gradients()
         self.sampler.next()
         self.sampler.glance()
         before = self.state()
         if seed is not None:
-            self.sampler.before(Step(self.index, 7000 + self.index, fence=False), seed)
+            look = self.sampler.show if is_judged else self.sampler.before
+            self.digest = look(Step(self.index, 7000 + self.index, fence=False), seed)
         self.optimizer.step()
         self.sampler.after()
         after = self.state()
@@ -267,7 +273,7 @@ def test_steps_are_described_with_the_counter_before_them_and_the_kernel_that_ma
 ) -> None:
     run = Run(kernel=kernel)
     for seed in (None, 11, None, 12):
-        run.step(seed)
+        run.step(seed, is_judged=seed == 12)
     first, second = run.sampler.steps()
     assert (first.index, second.index) == (1, 3)
     assert (first.token_seed, second.token_seed) == (7001, 7003)
@@ -325,63 +331,61 @@ def test_parameters_of_several_types_are_read_side_by_side() -> None:
 def test_a_model_without_any_gradient_is_witnessed_and_nothing_is_found() -> None:
     run = Run()
     run.sampler.glance()
-    run.sampler.before(Step(0, 1, fence=False), 11)
+    run.sampler.show(Step(0, 1, fence=False), 11)
     run.sampler.after()
     (step,) = run.sampler.steps()
     assert step.segments == ()
     assert len(run.sampler.tensors()["0/gradient"]) == 0
 
 
-def test_the_weights_of_the_latest_audited_step_can_be_put_back_and_taken_away_again() -> None:
+@pytest.mark.parametrize("lazy", [False, True])
+def test_gradients_are_shown_of_judged_steps_alone_each_with_a_digest(*, lazy: bool) -> None:
+    run, digests = Run(Holder(torch.bfloat16), lazy=lazy), {}
+    for seed, is_judged in ((11, False), (12, True), (None, False), (13, True)):
+        run.step(seed, is_judged=is_judged)
+        if is_judged:
+            digests[f"{run.index - 1}/gradient"] = run.digest
+        else:
+            assert run.digest is None or not seed
+    run.sampler.read()
+    shown = {k: t for k, t in run.sampler.tensors().items() if k.endswith("/gradient")}
+    shown = {k: t for k, t in shown.items() if "replay" not in k}
+    assert {k: sha256(t.numpy().tobytes()).hexdigest() for k, t in shown.items()} == digests
+    assert [step.weights_kept for step in run.sampler.steps()] == [False, True, True]
+    assert [index for index, _ in run.sampler.gradients_seen()] == [1, 3]
+
+
+def test_the_digest_is_of_the_sum_over_ranks_which_is_made_once() -> None:
+    run, sums = Run(), []
+
+    def total(tensor: Tensor) -> Tensor:
+        sums.append(tensor)
+        return 2 * tensor
+
+    run.sampler = StepSampler(run.model, run.optimizer, total=total)
+    before = run.step(seed=11)["before"]
+    assert len(sums) == 1
+    found = run.sampler.tensors()["0/gradient"]
+    assert torch.equal(found, 2 * expected(before, "gradient", 11, "gradient", GRADIENTS))
+    assert sha256(found.numpy().tobytes()).hexdigest() == run.digest
+
+
+def test_where_every_step_is_compared_no_gradient_is_sampled() -> None:
     run = Run()
-    run.step(seed=11)
-    kept = run.step(seed=12)["before"]
-    run.step()
-    now = run.state()
-    run.sampler.swap()
-    swapped = run.state()
-    run.sampler.swap()
-    again = run.state()
-    for name, _ in run.model.named_parameters():
-        key = f"value/{name}"
-        assert torch.equal(swapped[key], kept[key])
-        assert torch.equal(again[key], now[key])
-    assert not torch.equal(now["value/large"], kept["value/large"])
-
-
-def test_swapping_keeps_the_parameter_objects_and_their_memory() -> None:
-    run = Run()
-    run.step(seed=11)
-    places = [p.data_ptr() for p in run.model.parameters()]
-    run.sampler.swap()
-    assert [p.data_ptr() for p in run.model.parameters()] == places
-    assert all(p.requires_grad for p in run.model.parameters())
-
-
-def test_the_memory_for_the_weights_is_there_before_the_first_step_and_given_back() -> None:
-    run = Run()
-    copies = run.sampler._copy
-    places = [copy.data_ptr() for copy in copies]
-    run.step(seed=11)
-    run.step(seed=12)
-    assert [copy.data_ptr() for copy in run.sampler._copy] == places
-    assert sum(c.numel() for c in copies) == sum(p.numel() for p in run.model.parameters())
-    run.sampler.release()
-    assert run.sampler._copy == []
-
-
-def test_where_nobody_looks_no_memory_is_set_aside() -> None:
-    run = Run()
-    assert StepSampler(run.model, run.optimizer, copies=False)._copy == []
+    run.sampler = StepSampler(run.model, run.optimizer, gradients=False)
+    run.step(seed=11, is_judged=False)
+    names = {name for name in run.sampler.tensors() if "replay" not in name}
+    assert names
+    assert not {name for name in names if "gradient" in name or "asked" in name}
 
 
 def test_which_gradients_were_read_is_told_by_name_parameter_and_element() -> None:
     run = Run()
-    run.step(seed=11)
+    run.step(seed=11, is_judged=False)
     gradients: dict[str, Any] = {}
     run.gradients()
     run.sampler.glance()
-    run.sampler.before(Step(1, 1, fence=False), 12)
+    run.sampler.show(Step(1, 1, fence=False), 12)
     for index, stored in run.sampler.gradients_seen():
         gradients[index] = torch.cat(
             [p.grad.flatten()[where] for name, p, where in stored if p.grad is not None]
@@ -445,12 +449,6 @@ def test_stages_show_together_what_a_whole_model_shows() -> None:
         if not key.startswith("1/asked"):
             both = sum(tensors[key] for tensors in found)
             assert torch.equal(both[: len(value)], value), key
-    for run in (whole, *shares):
-        run.sampler.swap()
-    parts = [dict(run.model.named_parameters()) for run in shares]
-    for name, value in whole.model.named_parameters():
-        own = parts[name in theirs][name]
-        assert torch.equal(own, value), name
 
 
 def test_which_elements_are_read_is_chosen_once_for_all_that_a_step_shows(
@@ -467,3 +465,13 @@ def test_which_elements_are_read_is_chosen_once_for_all_that_a_step_shows(
     assert sorted(of_the_step) == sorted(
         (what, name) for what in ("gradient", "state") for name in NAMES
     )
+
+
+def test_a_lazy_device_ends_its_program_before_and_after_each_sample_and_the_one_after() -> None:
+    run, ends = Run(), []
+    run.sampler = StepSampler(
+        run.model, run.optimizer, lazy=True, settle=lambda: ends.append(run.index)
+    )
+    for seed, is_judged in ((11, False), (None, False), (12, True), (None, False)):
+        run.step(seed, is_judged=is_judged)
+    assert ends == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,22 @@ def test_parts_of_any_size_are_put_together_in_their_order(
 def test_a_generator_is_as_good_as_a_list(path: Path) -> None:
     listed = write(path, list(WEIGHTS.items()))
     assert write(path, (item for item in WEIGHTS.items())) == listed
+
+
+def test_with_their_names_given_one_value_at_a_time_is_in_memory(path: Path) -> None:
+    before: list[weakref.ref[Tensor]] = []
+
+    def made() -> Iterator[tuple[str, Tensor]]:
+        for name, value in WEIGHTS.items():
+            assert [one() for one in before[:-1]] == [None] * len(before[:-1])
+            new = value.clone()
+            before.append(weakref.ref(new))
+            yield name, new
+            del new
+
+    digest = write(path, made(), names=tuple(WEIGHTS), alone=True)
+    assert len(before) == len(WEIGHTS)
+    assert write(path, WEIGHTS.items()) == digest
 
 
 ALTERED = r"weights\.safetensors is not what the worker wrote: it was altered"

@@ -32,7 +32,7 @@ def test_parameters_are_given_back_after_the_forward_pass_where_they_were_gather
 
     monkeypatch.setattr(layout, "fully_shard", shard)
     monkeypatch.setattr(layout, "slice_model", lambda *_: None)
-    monkeypatch.setattr(layout, "blocks_of", lambda *_: (nn.Identity(),))
+    monkeypatch.setattr(layout, "found_blocks", lambda *_: (nn.Identity(),))
     monkeypatch.setattr(layout, "_of_shards", lambda model: None)
     ranks: Any = object.__new__(layout.Layout)
     ranks._parallelism, ranks.pipeline = mesh, None

@@ -29,6 +29,7 @@ from llmb.reference.data import Batch, random_tokens
 from llmb.wire.messages import HonestOrder, Unmade
 from tests.unit import builders_audit
 from tests.unit.builders_audit import END, Audited, Replayed, shape_of, small_vocabulary, worked
+from tests.unit.builders_runtime import run_config
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
@@ -37,10 +38,14 @@ NAMES = [known.name for known in KNOWN]
 LITMUS = LitmusEvidence(dtype="bfloat16", length=8, ones=8.0, big=256.0, kept=1.0, operand_bits=8)
 
 
+#: The passes of the judged steps.
+STEPS = [audited.judged_pass(step) for step in builders_audit.JUDGED]
+
+
 @pytest.fixture(autouse=True)
 def nothing_else_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what is said of the process itself: this one is pytest's."""
-    watch = SimpleNamespace(evidence=builders_audit._unseen)
+    watch = SimpleNamespace(evidence=builders_audit._unseen, stands=lambda *_: False)
     monkeypatch.setattr(honest_run, "unreachable_watch", lambda **_: watch)
     monkeypatch.setattr(honest_run, "litmus", lambda config: LITMUS)
 
@@ -110,11 +115,10 @@ def test_the_declared_format_is_run_in_every_pass_and_narrower_ones_in_the_probe
     beside: Beside, precision: Precision, borders: set[str]
 ) -> None:
     run = beside(precision)
-    audited_step = ["step"] if precision is FP16 else []  # whose steps are not replayed
-    own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", *audited_step)}
+    own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", *STEPS)}
     probes = {f"{border}/{name}" for border in borders for name in ("branches", "head")}
     narrow = precision.dtype != "float32"
-    wide = wide_losses(precision.name, *audited_step) if narrow else set()
+    wide = wide_losses(precision.name, *STEPS) if narrow else set()
     assert made(run) == own | probes | wide
 
 
@@ -130,8 +134,8 @@ def wide_losses(name: str, *more: str) -> set[str]:
 
 def test_a_quick_audit_measures_no_borders_and_no_sums(run: Audited) -> None:
     announced = be_honest(run.honest.model_copy(update={"borders": False})).announced()
-    own = {f"BF16/{name}" for name in ("live", "branches", "head")}
-    assert made(run) == own | wide_losses("BF16")
+    own = {f"BF16/{name}" for name in ("live", "branches", "head", *STEPS)}
+    assert made(run) == own | wide_losses("BF16", *STEPS)
     assert evidence.LITMUS not in announced
 
 
@@ -158,7 +162,7 @@ def test_beside_an_untouched_worker_on_the_same_device_nothing_differs(
     shown, honest = read(run, audited.GRADIENTS), read(run, audited.HONEST)
     for name, value in honest.items():
         kind, _, rest = name.partition("/")
-        if kind != precision.name or rest.endswith("loss") or rest == "step":
+        if kind != precision.name or rest.endswith("loss") or rest in STEPS:
             continue
         if rest.startswith("head/"):  # made without the silent layers: other sums, same numbers
             torch.testing.assert_close(shown[rest], value, rtol=0.1, atol=float(value.abs().max()))
@@ -166,10 +170,24 @@ def test_beside_an_untouched_worker_on_the_same_device_nothing_differs(
             assert torch.equal(shown[rest], value), name
 
 
-def test_the_audited_step_has_its_own_weights_where_no_step_is_replayed(beside: Beside) -> None:
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=lambda p: p.name)
+def test_judged_steps_are_made_again_from_their_own_weights_and_tokens(
+    beside: Beside, precision: Precision
+) -> None:
+    run = beside(precision)
+    rows = read(run, audited.LEDGER_VALUES)[audited.ROWS]
+    for step in builders_audit.JUDGED:
+        honest = read(run, audited.HONEST)[f"{precision.name}/{audited.judged_pass(step)}"]
+        assert torch.equal(rows[step, : len(honest)], honest)
+
+
+def test_judged_steps_have_elements_of_their_own_where_no_step_is_replayed(beside: Beside) -> None:
     run = beside(FP16)
-    honest = read(run, audited.HONEST)["FP16/step"]
-    assert torch.equal(read(run, audited.STEP_VALUES)["7/gradient"], honest)
+    seen, honest = read(run, audited.STEP_VALUES), read(run, audited.HONEST)
+    for step in builders_audit.JUDGED:
+        shown = seen[f"{step}/gradient"]
+        assert len(shown) > 1000
+        assert torch.equal(shown, honest[f"FP16/{audited.judged_pass(step)}"])
 
 
 def test_nothing_that_post_processing_did_is_in_the_honest_run(tmp_path: Path) -> None:
@@ -264,7 +282,8 @@ def test_a_run_in_which_nothing_was_looked_at_has_an_empty_replay(tmp_path: Path
     assert read(run, audited.REPLAY) == {}
     assert made(run) == {
         *("BF16/live", "BF16/branches", "BF16/head", "FP8/branches", "FP8/head"),
-        *wide_losses("BF16"),
+        *(f"BF16/{step}" for step in STEPS),
+        *wide_losses("BF16", *STEPS),
     }
 
 
@@ -361,3 +380,48 @@ def test_a_device_without_bfloat16_loses_the_border_to_it_and_keeps_the_others(
     assert {one.partition("/")[0] for one in made(run)} == {"FP32", "TF32"}
     lost = [message.what for message in line.sent if isinstance(message, Unmade)]
     assert lost == ["the border to BF16", "the border to FP8"]
+
+
+class _Dropping:
+    """An honest run whose steps with dropout are these."""
+
+    inputs = SimpleNamespace(shape=SimpleNamespace(dropout=0.1))
+
+    def places(self, passes: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        return {"step-4": torch.tensor([5, 6, 7, 8, 9])}
+
+    def dropped(self, name: str, where: torch.Tensor, count: int, device: str) -> torch.Tensor:
+        assert name == "step-4"
+        draw = torch.arange(count).float().view(-1, 1)
+        return where.float() + draw * torch.tensor([0.0, 0.0, 3.0, 4.0, 0.0])
+
+
+def _dropped(order: Any, line: Replayed, rerun: Any = _Dropping) -> dict[str, torch.Tensor]:
+    segments = [SimpleNamespace(gradients=2), SimpleNamespace(gradients=3)]
+    steps = SimpleNamespace(steps=(SimpleNamespace(index=4, segments=segments),))
+    return honest_run.dropped_steps(line, order, rerun(), steps)
+
+
+def test_of_a_step_with_dropout_the_mean_is_kept_and_how_far_each_honest_one_is_off() -> None:
+    config = run_config(precision=BF16)
+    line = Replayed(())
+    order = SimpleNamespace(config=config, judged=(4,), passes=("live", "step-4"))
+    found = _dropped(order, line)
+    names = (audited.DROPPED, audited.DROPPED_APART)
+    mean, apart = (found[f"BF16/step-4/{name}"] for name in names)
+    assert mean.tolist() == [5.0, 6.0, 11.5, 14.0, 9.0]
+    assert apart.tolist() == [[0.0, 7.5], [0.0, 2.5], [0.0, 2.5], [0.0, 7.5]]
+    order.judged = ()
+    assert _dropped(order, line) == {}
+
+
+def test_steps_with_dropout_that_fail_leave_the_rest_of_the_honest_run() -> None:
+    class Failing(_Dropping):
+        def dropped(self, name: str, where: torch.Tensor, count: int, device: str) -> torch.Tensor:
+            raise RuntimeError("no random numbers here")
+
+    order = SimpleNamespace(config=run_config(precision=BF16), judged=(4,), passes=("step-4",))
+    line = Replayed(())
+    assert _dropped(order, line, Failing) == {}
+    (lost,) = [message for message in line.sent if isinstance(message, Unmade)]
+    assert lost.what == "the honest steps with dropout"

@@ -14,9 +14,10 @@ from llmb.errors import RunFailedError
 from llmb.processes import reference_run
 from llmb.processes.recomputation import recomputed
 from llmb.records import audited
-from llmb.wire.messages import Done, EvidenceFile, RecomputeOrder
+from llmb.wire.messages import Done, EvidenceFile, KeptStep, RecomputeOrder
 from tests.unit.builders_audit import (
     DRAWN,
+    JUDGED,
     Audited,
     Line,
     Replayed,
@@ -55,7 +56,7 @@ def test_they_are_the_honest_runs_to_its_rounding(
     replayed: Callable[..., RecomputeOrder], precision: object, most: float
 ) -> None:
     order = replayed(precision=precision)
-    right = recomputed(order)
+    right = recomputed(order)[audited.ROWS]
     assert right.shape == shown(order).shape
     assert 0 < float((shown(order) - right).norm() / right.norm()) < most
 
@@ -65,8 +66,31 @@ def test_with_accumulation_and_weights_in_float32_too(
 ) -> None:
     mixed = BF16.model_copy(update={"master_weights": True})
     order = replayed(precision=mixed, mixed_precision=True, batch_size=2, accumulate=2)
-    right = recomputed(order)
+    right = recomputed(order)[audited.ROWS]
     assert 0 < float((shown(order) - right).norm() / right.norm()) < 2e-2
+
+
+def test_judged_steps_are_computed_from_the_weights_that_the_worker_handed_over(
+    worked: Callable[..., Audited], tmp_path: Path
+) -> None:
+    run = worked(precision=FP32).copied(tmp_path)
+    order = recompute_order(run, replay(run, Replayed(STEPS)))
+    judged = tuple(
+        KeptStep(
+            index=step,
+            token_seed=1000 + step,
+            commitment="",
+            weights=audited.judged_weights(step),
+            sha256=run.honest.digests[audited.judged_weights(step)],
+        )
+        for step in JUDGED
+    )
+    found = recomputed(order.model_copy(update={"judged": judged}))
+    rows = load_file(run.folder / audited.LEDGER_VALUES)[audited.ROWS]
+    for step in JUDGED:
+        right = found[audited.judged_pass(step)]
+        error = (rows[step, : len(right)] - right).norm() / right.norm()
+        assert 0 < float(error) < 2e-6
 
 
 @pytest.mark.parametrize("device", ["warp:0", "xla", "hpu"])
@@ -74,7 +98,7 @@ def test_of_a_device_that_needs_its_plugin_there_are_no_rows(
     replayed: Callable[..., RecomputeOrder], device: str
 ) -> None:
     order = replayed(precision=FP32)
-    rows = recomputed(order.model_copy(update={"device": device}))
+    rows = recomputed(order.model_copy(update={"device": device}))[audited.ROWS]
     assert rows.shape == (0, shown(order).shape[1])
 
 

@@ -19,17 +19,17 @@ from torch import nn
 from llmb import workloads
 from llmb.config import BF16, FP16, FP32, Precision, RunConfig
 from llmb.errors import RunFailedError
+from llmb.inputs.start import values_of
 from llmb.observe import weights_file
 from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.rerun import Rerun, inputs_for
 from llmb.observe.weights import digests
 from llmb.processes import reference_run
 from llmb.records import audited
-from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, PristineEvidence
+from llmb.records.audited import LIVE_WEIGHTS, PristineEvidence, judged_pass, judged_weights
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from llmb.wire.messages import Done, ReferenceOrder
-from llmb.workloads.start import values_of
 from tests.unit.builders_audit import (
     END,
     Audited,
@@ -50,6 +50,7 @@ def verify(order: ReferenceOrder) -> Line:
     return line
 
 
+STEP, STEP_WEIGHTS = judged_pass(8), judged_weights(8)
 Verified = Callable[[Precision], Audited]
 
 
@@ -206,15 +207,15 @@ def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams
     assert all(torch.equal(found[name], value) for name, value in collect.tensors.items())
 
 
-def test_the_audited_step_has_its_own_weights_tokens_and_elements(verified: Verified) -> None:
+def test_a_judged_step_has_its_own_weights_tokens_and_elements(verified: Verified) -> None:
     run = verified(BF16)
-    found = read(run, audited.REFERENCE)["step"]
-    where = read(run, audited.STEP_VALUES)["7/where"].long()
+    found = read(run, audited.REFERENCE)[STEP]
+    where = read(run, audited.STEP_VALUES)["8/where"].long()
     digests = {STEP_WEIGHTS: run.reference.digests[STEP_WEIGHTS]}
     inputs = replace(inputs_for(run.reference), digests=digests)
     with Rerun(inputs) as again:
-        assert torch.equal(found, again.samples(where, Numerics(torch.float32, "cpu")))
-    shown = read(run, audited.STEP_VALUES)["7/gradient"]
+        assert torch.equal(found, again.samples(where, Numerics(torch.float32, "cpu"), STEP))
+    shown = read(run, audited.STEP_VALUES)["8/gradient"]
     assert float((found - shown).norm() / found.norm()) < 0.02
 
 
@@ -228,7 +229,7 @@ def test_a_16_bit_run_is_made_on_the_host_with_either_loss_and_a_float32_one_wit
     narrow = verified(BF16)
     assert made(narrow) == {"", audited.WIDE_LOSS}
     found, other = read(narrow, audited.REFERENCE), f"host{audited.WIDE_LOSS}"
-    assert not torch.equal(found["host/step"], found[f"{other}/step"])
+    assert not torch.equal(found[f"host/{STEP}"], found[f"{other}/{STEP}"])
     assert not torch.equal(found["host/live/loss"], found[f"{other}/live/loss"])
     assert made(verified(FP32)) == {""}
 
@@ -291,13 +292,13 @@ def test_the_order_says_whether_a_vendors_code_runs_beside(
 
     monkeypatch.setattr(weights_file.WeightsFile, "__init__", note)
     verify(run.reference.model_copy(update={"passes": (), "shared": shared}))
-    assert opened == [shared, shared], "the weights of the end, and of the audited step"
+    assert opened == [shared] * 4, "the weights of the end, and of three judged steps"
 
 
 def test_elements_that_were_altered_end_in_a_failed_run(run: Audited) -> None:
     path = run.folder / audited.STEP_VALUES
     tensors = load(path.read_bytes())
-    tensors["7/where"] += 1
+    tensors["8/where"] += 1
     path.write_bytes(save(tensors))
     with pytest.raises(RunFailedError, match=r"steps\.safetensors is not what the worker wrote"):
         verify(run.reference)

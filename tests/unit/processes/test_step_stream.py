@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from llmb import clock
 from llmb.config import Parallelism
 from llmb.errors import RunFailedError
-from llmb.measure import clock
 from llmb.observe import compilations
 from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import DeviceMemory
@@ -20,7 +22,17 @@ from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import step_stream
 from llmb.reference.data import random_tokens
 from llmb.reference.train_loop import Step, StepDone
-from llmb.wire.messages import AuditRequest, Message, Paused, Proceed, StepDraw, StepOrder
+from llmb.wire.messages import (
+    AuditRequest,
+    KeepWeights,
+    Message,
+    Paused,
+    Proceed,
+    ShownStep,
+    StepDraw,
+    StepOrder,
+    Stopped,
+)
 from tests.unit.builders_audit import audit_config, shape_of
 
 
@@ -52,6 +64,7 @@ def fence_of(
     parameter = torch.nn.Parameter(torch.ones(3))
     done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
     stream = SimpleNamespace(starved=2, pause_ns=77, sampler=SimpleNamespace(read=read))
+    stream.now_ns, stream.cpu_s = clock.now_ns, clock.cpu_s
     samples, told = FenceSamples([parameter], 7), step_stream.FencePayload()
     return step_stream.fence(done, backend, samples, stream, told)
 
@@ -314,3 +327,85 @@ def test_an_audited_step_is_read_as_any_other() -> None:
     stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
     stream.pause(Step(4, 1, fence=False), LOSS)
     assert ledger.taken == [(5, 1e-5)]
+
+
+def test_the_digest_of_a_judged_step_has_left_before_any_code_of_the_plugin_may_run() -> None:
+    draw, ledger = StepDraw(places=5, rate=1e-5), Ledger()
+    supervisor = Supervisor(KeepWeights(draw=draw), Proceed(stopped_ns=7))
+    stream, shown = step_stream.StepStream(supervisor, StepSampler(), ledger), "0" * 64
+    done: list[object] = []
+    finish = partial(done.append, "finish")
+    wait = lambda: (finish(), seen())  # noqa: E731
+    stream.keeper = step_stream.WeightsKeeper(never, wait, done.append)
+
+    def seen() -> None:
+        assert supervisor.asked[1:] == [ShownStep(index=4, commitment=shown)]
+
+    stream.pause(Step(4, 1, fence=False), LOSS)
+    assert done == ["finish", 4]
+    assert supervisor.asked[2:] == [Stopped(index=4)]
+    assert stream.stopped_ns == 7
+
+
+def never(step: Step, seed: int) -> str:
+    raise AssertionError("these gradients are in the rows of every step")
+
+
+@pytest.mark.parametrize("draw", [None, StepDraw(places=5, rate=1e-5)])
+def test_where_not_every_step_is_compared_a_judged_step_is_sampled_by_a_seed_of_its_own(
+    draw: StepDraw | None,
+) -> None:
+    supervisor = Supervisor(KeepWeights(draw=draw, seed=9), Proceed(stopped_ns=7))
+    ledger = Ledger() if draw else None
+    stream, done = step_stream.StepStream(supervisor, StepSampler(), ledger), []
+
+    def show(step: Step, seed: int) -> str:
+        done.append((step.index, seed, ledger is not None and len(ledger.taken)))
+        return "f" * 64
+
+    stream.keeper = step_stream.WeightsKeeper(show, lambda: None, done.append)
+    stream.pause(Step(4, 1, fence=False), LOSS)
+    assert done == [(4, 9, ledger is not None and 1), 4]
+    shown = ShownStep(index=4, commitment="0" * 64 if draw else "", digest="f" * 64)
+    assert supervisor.asked[1:] == [shown, Stopped(index=4)]
+
+
+@pytest.mark.parametrize("seed", [None, 9])
+def test_a_judged_step_that_nobody_can_write_ends_the_run(seed: int | None) -> None:
+    supervisor = Supervisor(KeepWeights(draw=StepDraw(places=5, rate=1e-5), seed=seed))
+    stream = step_stream.StepStream(supervisor, StepSampler(), Ledger())
+    with pytest.raises(RunFailedError, match="nothing can write the weights of step 4"):
+        stream.pause(Step(4, 1, fence=False), LOSS)
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_no_garbage_is_collected_between_the_answer_and_the_digest(collecting: bool) -> None:
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            freed.append(stream.ledger is not None and len(ledger.taken))
+
+    class Littering(Supervisor):
+        def receive(self, timeout_s: float | None = None) -> Message | None:
+            found = super().receive(timeout_s)
+            Garbage()
+            _ = [[n] for n in range(1000)]
+            return found
+
+    freed: list[object] = []
+    supervisor = Littering(KeepWeights(draw=StepDraw(places=5, rate=1e-5)), Proceed())
+    ledger, before = Ledger(), (gc.isenabled(), gc.get_threshold())
+    stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
+    stream.keeper = step_stream.WeightsKeeper(never, lambda: None, lambda step: None)
+    try:
+        gc.set_threshold(5)
+        (gc.enable if collecting else gc.disable)()
+        stream.pause(Step(4, 1, fence=False), LOSS)
+        assert gc.isenabled() == collecting
+    finally:
+        gc.set_threshold(*before[1])
+        (gc.enable if before[0] else gc.disable)()
+    gc.collect()
+    assert set(freed) == {1}

@@ -47,6 +47,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
         def close(self) -> None:
             done.append("names after")
 
+        def stands(self, name: str, value: object, code: object) -> bool:
+            return False
+
         def evidence(self, module: str, distribution: str) -> NamespaceEvidence:
             assert (module, distribution) == ("acme", "llmb-acme")
             return NAMES
@@ -138,3 +141,26 @@ def test_nothing_can_be_replaced_on_a_guard_alone(order: Order) -> None:
     with pytest.raises(AttributeError):
         tamper.write = lambda *_: None
     assert tamper_baseline.TamperBaseline.__slots__
+
+
+class Blind:
+    """Stands in for a serializer of pydantic, and empties what it is given."""
+
+    def to_python(self, *_: object, **__: object) -> dict[str, object]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", [evidence.NamespaceEvidence, evidence.SurroundingsEvidence])
+def test_a_serializer_that_would_empty_the_findings_is_put_back_and_named(
+    order: Order, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    right, name = kind.__pydantic_serializer__, "__pydantic_serializer__"
+    monkeypatch.setattr(kind, name, right)  # whatever happens, it is put back afterwards
+    tamper = TamperBaseline(census=False, invited=INVITED)
+    tamper.close({Harness: Harness()}, 9)
+    type.__setattr__(kind, name, Blind())
+    writer: Any = EvidenceWriter()
+    tamper.write(writer, PLUGIN)
+    assert kind.__pydantic_serializer__ is right
+    found = writer.written[evidence.NAMESPACE].replaced
+    assert f"llmb.{kind.__name__}.{name}" in {one.name for one in found}

@@ -20,7 +20,7 @@ from llmb.observe.passes import Numerics, Samples, Sketches, plain_pass
 from llmb.processes import worker
 from llmb.processes.modes import training
 from llmb.records import audited, evidence
-from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, ProbedEvidence, StepsEvidence
+from llmb.records.audited import LIVE_WEIGHTS, ProbedEvidence, StepsEvidence
 from llmb.reference.data import Batch, random_tokens
 from llmb.wire.messages import WorkOrder
 from tests.unit import builders_audit
@@ -32,7 +32,7 @@ __all__ = ["small_vocabulary"]  # a fixture
 
 @pytest.fixture
 def run(tmp_path: Path, small_vocabulary: None) -> builders_audit.Audited:
-    """A run none of whose steps can be replayed: an audited step leaves its weights."""
+    """A run none of whose steps can be replayed."""
     return builders_audit.work(tmp_path, precision=FP32, records_steps=True)
 
 
@@ -45,6 +45,7 @@ def read(run: builders_audit.Audited, name: str) -> dict[str, torch.Tensor]:
     return load_file(run.folder / name)
 
 
+JUDGED = {audited.judged_weights(step) for step in builders_audit.JUDGED}
 LEFT = {
     "model.json",
     "weights.json",
@@ -61,16 +62,16 @@ def test_every_file_of_the_audit_is_left_and_announced_and_weights_only_lent(
     run: builders_audit.Audited,
 ) -> None:
     assert {file.name for file in run.folder.iterdir()} == LEFT
-    assert {file.name for file in run.scratch.iterdir()} == {LIVE_WEIGHTS, STEP_WEIGHTS}
-    assert set(run.honest.digests) == LEFT | {LIVE_WEIGHTS, STEP_WEIGHTS}
+    assert {file.name for file in run.scratch.iterdir()} == {LIVE_WEIGHTS, *JUDGED}
+    assert set(run.honest.digests) == LEFT | {LIVE_WEIGHTS, *JUDGED}
 
 
-def test_a_run_whose_steps_are_all_compared_keeps_no_weights_and_glances_at_nothing(
+def test_a_run_whose_steps_are_all_compared_keeps_judged_weights_and_glances_at_nothing(
     replayable: builders_audit.Audited,
 ) -> None:
     run, left = replayable, LEFT | {audited.LEDGER, audited.LEDGER_VALUES}
     assert {file.name for file in run.folder.iterdir()} == left
-    assert {file.name for file in run.scratch.iterdir()} == {LIVE_WEIGHTS}
+    assert {file.name for file in run.scratch.iterdir()} == {LIVE_WEIGHTS, *JUDGED}
     steps = StepsEvidence.model_validate_json((run.folder / audited.STEPS).read_bytes())
     assert [step.weights_kept for step in steps.steps] == [False, False, False]
     assert not [name for name in read(run, audited.STEP_VALUES) if "asked" in name]
@@ -105,20 +106,22 @@ def read_weights(run: builders_audit.Audited, name: str) -> dict[str, torch.Tens
     return load_file(run.scratch / name)
 
 
-def test_the_weights_of_the_audited_step_give_the_gradients_that_were_sampled_in_it(
+def test_the_weights_of_a_judged_step_give_the_gradients_that_were_sampled_in_it(
     run: builders_audit.Audited,
 ) -> None:
-    weights, shape = read_weights(run, STEP_WEIGHTS), shape_of(run.config)
+    shape, seen = shape_of(run.config), read(run, audited.STEP_VALUES)
     steps = StepsEvidence.model_validate_json((run.folder / audited.STEPS).read_bytes())
-    assert [step.index for step in steps.steps] == [0, 4, 7]
-    kept = steps.steps[-1]
-    assert [step.weights_kept for step in steps.steps] == [False, False, True]
-    seen = read(run, audited.STEP_VALUES)
-    sizes = {name: value.numel() for name, value in weights.items()}
-    samples = Samples(seen["7/where"].long(), {name: sizes[name] for name in names(run)})
-    ids = random_tokens(kept.token_seed, 2, shape.sequence_length, shape.vocab_size)
-    plain_pass(weights.__getitem__, shape, Batch(ids, ids), Numerics(torch.float32, "cpu"), samples)
-    assert torch.equal(samples.values, seen["7/gradient"])
+    assert [step.index for step in steps.steps] == [0, 3, 4, 5, 7, 8]
+    kept = [step for step in steps.steps if step.weights_kept]
+    assert tuple(step.index for step in kept) == builders_audit.JUDGED
+    for step in kept:
+        weights = read_weights(run, audited.judged_weights(step.index))
+        sizes = {name: weights[name].numel() for name in names(run)}
+        samples = Samples(seen[f"{step.index}/where"].long(), sizes)
+        ids = random_tokens(step.token_seed, 2, shape.sequence_length, shape.vocab_size)
+        numerics = Numerics(torch.float32, "cpu")
+        plain_pass(weights.__getitem__, shape, Batch(ids, ids), numerics, samples)
+        assert torch.equal(samples.values, seen[f"{step.index}/gradient"])
 
 
 def names(run: builders_audit.Audited) -> list[str]:
@@ -130,7 +133,7 @@ def test_what_was_glanced_at_before_the_answer_is_the_same_when_everything_is_re
     run: builders_audit.Audited,
 ) -> None:
     seen = read(run, audited.STEP_VALUES)
-    for index in (0, 4, 7, END):
+    for index in (0, 4, 7, END, *builders_audit.JUDGED):
         asked = seen[f"{index}/asked"]
         assert len(asked) > 500
         for when in ("before", "after"):
@@ -139,14 +142,15 @@ def test_what_was_glanced_at_before_the_answer_is_the_same_when_everything_is_re
 
 
 def test_numbers_of_elements_take_four_bytes_where_they_fit(run: builders_audit.Audited) -> None:
-    assert read(run, audited.STEP_VALUES)["7/where"].dtype is torch.int32
+    assert read(run, audited.STEP_VALUES)["8/where"].dtype is torch.int32
 
 
 def test_both_weights_differ_by_the_steps_in_between(run: builders_audit.Audited) -> None:
-    live, step = (read_weights(run, name) for name in (LIVE_WEIGHTS, STEP_WEIGHTS))
+    names = (LIVE_WEIGHTS, audited.judged_weights(8))
+    live, step = (read_weights(run, name) for name in names)
     assert set(live) == set(step)
     moved = {name: float((live[name] - step[name]).abs().max()) for name in live}
-    most = 4 * sum(rate_of(index) for index in range(7, END))
+    most = 4 * sum(rate_of(index) for index in range(8, END))
     assert all(0 < move <= most for move in moved.values()), moved
 
 
@@ -154,7 +158,7 @@ def test_a_run_in_which_nothing_was_looked_at_leaves_no_weights_of_a_step(
     tmp_path: Path, small_vocabulary: None
 ) -> None:
     found = builders_audit.work(tmp_path, audits=())
-    assert {file.name for file in found.scratch.iterdir()} == {LIVE_WEIGHTS}
+    assert {file.name for file in found.scratch.iterdir()} == {LIVE_WEIGHTS, *JUDGED}
     steps = StepsEvidence.model_validate_json((found.folder / audited.STEPS).read_bytes())
     assert steps.steps == ()
 

@@ -183,6 +183,29 @@ def test_every_step_but_the_first_may_be_recomputed() -> None:
     assert found == set(range(1, 20))
 
 
+def judged(nonce: int, window: range) -> tuple[int, ...]:
+    return Draws(draws.nonce_of(NONCE, nonce), OFFICIAL_OPTIMIZER, ledger=True).judged(window)
+
+
+def test_one_to_four_steps_of_a_window_are_judged_whatever_their_number() -> None:
+    window, found = range(13, 63), [judged(n, range(13, 63)) for n in range(1000)]
+    assert {len(steps) for steps in found} == {1, 2, 3, 4}
+    assert all(steps == tuple(sorted({*steps})) for steps in found)
+    assert {step for steps in found for step in steps} == {*window}
+    # After the first judged step most windows have another: nobody may stop being honest there.
+    assert sum(len(steps) > 1 for steps in found) > 600
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_of_a_short_window_a_step_is_left_that_is_not_judged(length: int) -> None:
+    for n in range(200):
+        assert 1 <= len(judged(n, range(3, 3 + length))) < length
+
+
+def test_a_window_of_one_step_has_no_judged_step() -> None:
+    assert judged(0, range(3, 4)) == ()
+
+
 def test_of_no_steps_none_is_recomputed_and_of_one_that() -> None:
     assert DRAWN.recomputed(0) == ()
     assert DRAWN.recomputed(1) == (0,)
@@ -203,14 +226,6 @@ def test_all_steps_are_compared_where_they_are_few_and_honest_runs_stay_together
     drawn: Draws, steps: int, compared: bool
 ) -> None:
     assert drawn.compares_all(steps) is compared
-
-
-@pytest.mark.parametrize("constant", [False, True])
-def test_the_mean_of_the_rates_is_that_of_many(constant: bool) -> None:
-    drawn = replace(DRAWN, constant_rate=constant)
-    found = [drawn.rate(step) for step in range(4000)]
-    mean = draws.mean_rate(OFFICIAL_OPTIMIZER, constant=constant)
-    assert math.isclose(sum(found) / len(found), mean, rel_tol=0.06)
 
 
 @pytest.mark.parametrize("mode", ["forward", "generate"])

@@ -13,9 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from llmb.records.canonical import as_json
-from tests import builders, schemas
+from tests import builders, committed, schemas
 
-SUBMISSIONS = Path(__file__).resolve().parents[3] / "submissions"
 #: Schemas that nobody writes any more, and their files as they were published: never changed.
 OLDER = {
     "llmb.bundle/1": "ec907a5b30c9dacf4b5c812f5a0ef40dbee811ad0482d81dbf9fc1c4d3e1a6ff",
@@ -45,15 +44,19 @@ def test_a_schema_of_an_older_version_is_kept_as_it_was() -> None:
         assert hashlib.sha256(content).hexdigest() == digest, name
 
 
-def committed() -> Iterator[Any]:
-    for path in sorted(SUBMISSIONS.glob("*/*/system.json")):
+def files() -> Iterator[Any]:
+    for path in sorted(committed.SUBMISSIONS.glob("*/*/system.json")):
         yield pytest.param(path, id=path.parent.name)
-    for manifest in sorted(SUBMISSIONS.glob("*/*/*/*/MANIFEST.json")):
+    bundles = (
+        *committed.SUBMISSIONS.glob("*/*/*/*/MANIFEST.json"),
+        *committed.OLDER.glob("*/MANIFEST.json"),
+    )
+    for manifest in sorted(bundles):
         for name in ("MANIFEST.json", "record.json", *PARTS):
             yield pytest.param(manifest.with_name(name), id=f"{manifest.parent.name}-{name}")
 
 
-@pytest.mark.parametrize("path", [*committed()])
+@pytest.mark.parametrize("path", [*files()])
 def test_every_committed_file_is_of_its_published_schema(path: Path) -> None:
     data = json.loads(path.read_text())
     validator(data.get("schema") or PARTS[path.name]).validate(data)

@@ -9,8 +9,9 @@ import pytest
 from llmb.records.bundle import read_bundle
 from llmb.records.finding import RULES_VERSION, Verdict
 from llmb.records.recomputed_list import Recomputation
-from llmb.report.board import BoardRepetition, board
-from llmb.report.bundles import Shelf
+from llmb.report import columns, page, ranking
+from llmb.report.board import BoardRepetition, board, repeated_by_same
+from llmb.submission.bundles import Shelf
 from tests.unit.builders_board import believing, judged, put, record
 
 
@@ -147,6 +148,21 @@ def test_a_repetition_that_counts_makes_a_consistent_run_reproduced(
     repeated = {shelf.entries[0].bundle_id: [BoardRepetition("b" * 64, 1.5, lacking)]}
     ((_, (row,)),) = board(shelf, repeated).groups
     assert row.verdict is verdict
+
+
+@pytest.mark.parametrize("by_same", [True, False])
+def test_a_repetition_by_the_same_organisation_is_told_and_changes_no_level(tmp_path, by_same):
+    put(tmp_path, record())
+    shelf = believing([tmp_path])
+    again = BoardRepetition("b" * 64, -0.44, ("both are signed with the same key",), by_same)
+    found = board(shelf, {shelf.entries[0].bundle_id: [again]})
+    (row,) = found.rows
+    assert (row.verdict, row.trust) == (Verdict.CONSISTENT, "self-reported")
+    told = "repeated by the same organisation: bundle bbbbbbbb (-0.4 %)"
+    assert repeated_by_same(row) == (told if by_same else None)
+    assert columns.row_data(row)["repeated_by_same_organisation"] == ["b" * 64] * by_same
+    for text in (ranking.markdown(found), page.page(found, {})):
+        assert (told in text) is by_same
 
 
 def test_published_rows_are_references_and_never_ranked(ranked):

@@ -11,6 +11,7 @@ from llmb.report.board import BoardRepetition, board
 from llmb.report.detail import detail
 from llmb.report.render import number
 from tests.unit.builders_board import believing, index, put, record
+from tests.unit.builders_page import interconnect
 
 
 def shown(folder: Path, change: Any = lambda data: None, **repeated: Any) -> dict[str, Any]:
@@ -61,6 +62,17 @@ def test_window_step_time_and_energy_are_said_with_their_spread(tmp_path: Path) 
     assert facts["Step time"].startswith(f"{step.median:.4g} s median (p5 {step.p5:.4g}, ")
     assert facts["Step time"].endswith(f"p95 {step.p95:.4g}, cv {step.cv:.1%})")
     assert facts["Energy"].startswith(f"{number(energy.tokens_per_joule)} tokens/J (")
+
+
+def test_links_between_ranks_are_facts_of_a_row(tmp_path: Path) -> None:
+    found = shown(tmp_path, lambda data: data.update(interconnect=interconnect()))
+    facts = dict(map(tuple, found["facts"]))
+    head = "nccl, all-reduce 150 GB/s bus at 256 MiB, measured in the plugin's process"
+    assert facts["Interconnect (declared)"] == head
+    assert facts["all-gather"] == "1 MiB in 10.5 us; 256 MiB 150 GB/s"
+    assert facts["Ranks"] == "4 on 2 hosts: 0-1; 2-3"
+    assert facts["Network cards"].startswith("infiniband 400 Gb/s")
+    assert "Interconnect (declared)" not in dict(map(tuple, shown(tmp_path / "one")["facts"]))
 
 
 def unmeasured(data: dict[str, Any]) -> None:
@@ -131,3 +143,15 @@ def test_changes_name_three_and_count_the_rest(tmp_path: Path) -> None:
     assert changes["Modules replaced"] == "a, b, c and 2 more"
     assert changes["Modules added"] == "none"
     assert changes["Setting x"] == "unset → 1"
+
+
+def test_texts_and_lists_of_one_record_are_bounded(tmp_path: Path) -> None:
+    def long(data: dict[str, Any]) -> None:
+        data["warnings"] = ["w" * 10_000] * 500
+        data["system"]["env"] = {f"VAR_{n}": "v" for n in range(5_000)}
+
+    page = shown(tmp_path, long)
+    assert len(page["notes"]) == 60
+    assert "cut here" in page["notes"][-1]
+    assert max(map(len, page["notes"])) < 2_100
+    assert len(page["software"]) < 130

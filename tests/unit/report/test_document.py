@@ -8,7 +8,7 @@ import pytest
 
 from llmb.errors import BundleRefusedError
 from llmb.report.document import report
-from llmb.report.runs import run_of, settings_of
+from llmb.submission.runs import run_of, settings_of
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
 from tests.builders import edited
@@ -225,6 +225,19 @@ def test_executor_and_dynamic_shapes_choose_table_and_row(fields, row) -> None:
         "dynamic": [],
         row[0]: [row[1]],
     }
+
+
+@pytest.mark.parametrize(("gathered_again", "stage"), [(False, "2"), (True, "3")])
+def test_a_run_of_fsdp2_stands_in_the_row_of_its_zero_stage(gathered_again, stage) -> None:
+    def sharded(data):
+        mesh = {"dp_shard": 2, "reshard_after_forward": gathered_again}
+        data["config"]["parallelism"].update(mesh)
+
+    one = run("litgpt-fsdp", change=sharded, batch_size=2)
+    title = "Multi-device training, static shapes (45 iters)"
+    found, _ = sections("litgpt", one)
+    rows = [line.labels[:2] for line in found[title].lines if line.run is not None]
+    assert rows == [(stage, "Eager")]
 
 
 def test_checkpointed_blocks_are_a_row_of_their_own() -> None:

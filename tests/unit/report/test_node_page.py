@@ -16,6 +16,7 @@ def test_a_slow_device_has_a_shorter_bar_and_the_verdict_comes_first() -> None:
     assert page.count('aria-label="alone: 100%"') == 2
     assert "70.0 % of the others' median" in page
     assert page.count("page of the run") == 4
+    assert "2 x 10de:2330 class 0302, PCIe 5.0 x16 (now 1.0 x16), NUMA node 1" in page
 
 
 @pytest.mark.parametrize("words", HOSTILE)

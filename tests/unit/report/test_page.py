@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
 
+from llmb.report import ranking
 from llmb.report.board import board
+from llmb.report.columns import row_id
 from llmb.report.page import page
-from tests.unit.builders_board import HOSTILE, believing, put, record
+from tests.unit.builders_board import HOSTILE, believing, judged, put, record
 
 #: Attributes that make a browser fetch something or run something.
 ACTIVE = {"src", "srcset", "data", "action", "formaction", "poster", "style", "ping", "background"}
@@ -87,9 +90,7 @@ def test_there_is_one_script_one_style_and_nothing_to_fetch(shown):
     parsed = Parsed(shown)
     scripts = [attributes for attributes in parsed.all("script") if "type" not in attributes]
     assert len(scripts) == len(parsed.all("style")) == 1
-    assert (
-        parsed.all("link") == parsed.all("img") == parsed.all("iframe") == parsed.all("svg") == []
-    )
+    assert parsed.all("link") == parsed.all("img") == parsed.all("iframe") == []
     for tag, attributes in parsed.elements:
         assert not ACTIVE & attributes.keys(), (tag, attributes)
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
@@ -108,6 +109,11 @@ def test_the_policy_allows_exactly_this_script_and_this_style(shown):
     assert "unsafe" not in policy
 
 
+def data_blocks(parsed):
+    """Return attributes and text of every data block: all scripts but the last."""
+    return list(zip(parsed.all("script"), parsed.texts["script"], strict=True))[:-1]
+
+
 def whole(item, shared):
     """Return ``item`` with the texts that several bundles share in their places."""
     if isinstance(item, str):
@@ -120,8 +126,9 @@ def whole(item, shared):
 def test_hostile_words_are_text_and_stay_what_they_are(shown):
     parsed = Parsed(shown)
     assert any(HOSTILE in word for word in parsed.words)
-    shared, *data = [json.loads(text) for text in parsed.texts["script"][:-1]]
-    data = [whole(one, shared) for one in data]
+    blocks = {a["id"]: json.loads(text) for a, text in data_blocks(parsed)}
+    shared = blocks["shared"]
+    data = [whole(one, shared) for name, one in blocks.items() if name.startswith("data-")]
     assert len(data) == 3
     assert len(shared) == len(set(shared)) > 0, "what several bundles say is there once"
     worst = next(one for one in data if HOSTILE in one["log"])
@@ -192,3 +199,45 @@ def test_a_run_is_found_by_its_lowest_measured_format_and_by_that_of_its_largest
     assert (row["data-lowest"], row["data-largest"]) == ("FP8", "FP8")
     assert row["data-measured"] == "94 % FP8, 6 % BF16"
     assert {"lowest", "largest"} <= {one.get("name") for one in shown.all("select")}
+
+
+def test_every_link_of_the_page_leads_to_a_place_in_the_page(shown):
+    parsed = Parsed(shown)
+    places = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
+    links = [a.get("href", "") for a in parsed.all("a")]
+    own = [link[1:] for link in links if re.match(r"#(row|why|rule)-", link)]
+    assert len(own) > 3
+    assert set(own) <= places
+
+
+def test_every_reason_for_no_rank_is_named_with_its_rule(tmp_path):
+    def all_at_once(data):
+        judged(data, "INVALID")
+        data["class"], data["rules_version"], data["waivers"] = "debug", "1", ["--steps 5"]
+
+    put(tmp_path, record(1, change=all_at_once))
+    put(tmp_path, record(2, verdict="UNVERIFIED"))
+    parsed = Parsed(page(board(believing([tmp_path])), {}))
+    words = " ".join(" ".join(parsed.words).split())
+    for reason in ("INVALID : W1 failed", "debug: --steps 5", "rules 1: today's are"):
+        assert reason in words
+    assert "not observed : W1" in words
+    explained = {a.get("id") for a in parsed.all("tr")}
+    assert {"why-INVALID", "why-debug", "why-superseded", "why-UNVERIFIED", "rule-W1"} <= explained
+
+
+def test_a_download_has_the_lines_of_the_csv_with_formulas_made_inert(tmp_path):
+    def formula(data):
+        data["plugin"]["version"] = "=HYPERLINK(1);+2"
+
+    put(tmp_path, record(1, change=formula), "=cmd", "@box")
+    put(tmp_path, record(2, faster=2.0))
+    found = board(believing([tmp_path]))
+    parsed = Parsed(page(found, {}))
+    (lines,) = [json.loads(text) for a, text in data_blocks(parsed) if a["id"] == "lines"]
+    ranked = [row_id(row) for _, rows in found.groups for row in rows]
+    made = lines["title"] + "".join(lines["rows"][name][0] for name in ranked)
+    assert ranking.comma_separated(found).startswith(made)
+    assert ",'=HYPERLINK(1);'+2," in made
+    named = [dict(zip(lines["fields"], lines["rows"][name][1:], strict=True)) for name in ranked]
+    assert named == ranking.as_data(found)["groups"][0]["rows"]

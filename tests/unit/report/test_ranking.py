@@ -128,6 +128,7 @@ def of_row(row):
         "signatures": 0,
         "marks": [],
         "repeated_by": [],
+        "repeated_by_same_organisation": [],
         "unranked": None,
         "rank": 1,
         "overlaps_above": False,
@@ -152,7 +153,8 @@ def test_every_name_of_a_row_has_the_records_own_value(one):
 def test_a_line_of_csv_has_every_name_and_the_same_values(one):
     (row,) = one.rows
     (line,) = csv.DictReader(io.StringIO(ranking.comma_separated(replace(one, references=()))))
-    right = of_row(row) | {"kind": "ranked", "reason": None, "marks": None, "repeated_by": None}
+    right = of_row(row) | {"kind": "ranked", "reason": None, "marks": None}
+    right |= {"repeated_by": None, "repeated_by_same_organisation": None}
     right["ci95_low"], right["ci95_high"] = right.pop("ci95")
     right["rank"], _ = 1, right.pop("unranked")
     assert line == {name: "" if value is None else str(value) for name, value in right.items()}

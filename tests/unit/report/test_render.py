@@ -9,7 +9,7 @@ import pytest
 
 from llmb.report import render
 from llmb.report.document import report
-from llmb.report.runs import run_of
+from llmb.submission.runs import run_of
 from llmb.workloads.published import documents
 from tests.builders import edited
 from tests.unit.builders_workloads import of_workload

@@ -12,7 +12,7 @@ from llmb.errors import BundleRefusedError
 from llmb.records.run_record import RunRecord
 from llmb.report.run_page import rules_of, run_page
 from tests import builders
-from tests.unit.builders_page import HOSTILE, cheating, hostile
+from tests.unit.builders_page import HOSTILE, cheating, hostile, interconnect
 
 _ALLOWED = (
     "html head meta title style body a header h1 p small br nav main section div span dl dt dd "
@@ -148,6 +148,20 @@ def test_each_rank_has_its_memory_its_time_alone_and_the_mesh_is_named() -> None
     assert "Ranks 4 on 2 hosts dp_shard 2, tp 2" in text
     assert "rank 3, fast:0 4.00 GB of 34.36 GB (12%); a step without communication: 130 ms" in text
     assert "Per device" in text
+
+
+def test_the_links_between_ranks_are_shown_with_each_size_and_each_kind_of_host_once() -> None:
+    def edit(data: dict[str, Any]) -> None:
+        data["interconnect"] = interconnect()
+
+    page = run_page(builders.edited(builders.make_record(repeats=1), edit), None)
+    text = " ".join(Elements(page).text.split())
+    assert "nccl, all-reduce 150 GB/s bus at 256 MiB; measured in the plugin's process" in text
+    assert "Ranks: 4 on 2 hosts: 0-1; 2-3." in text
+    assert "all-gather 1 MiB 10.5 us 10.5 us to 21 us 100 GB/s 150 GB/s" in text
+    assert text.count("2 x 10de:2330 class 0302, PCIe 5.0 x16 (now 1.0 x16), NUMA node 1") == 1
+    assert "1 pair NV18 (nvidia-smi topo -m)" in text
+    assert "infiniband 400 Gb/s" in text
 
 
 def test_numbers_of_no_run_are_refused_in_one_line() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from llmb.records.sweep_overview import LeftOut, Point
 from llmb.report.links import local_link
 from llmb.report.sweep_page import sweep_page
 from llmb.sweep import overview
 from llmb.sweep.directory import Ended
-from llmb.sweep.plan import LeftOut, Point
 from tests.unit.builders_page import HOSTILE
 from tests.unit.sweep.builders_sweep import finish, sweep
 

@@ -146,6 +146,26 @@ def test_two_bundles_that_are_not_signed_by_two_parties_change_nothing(
 
 
 @pytest.mark.parametrize(
+    ("changes", "who"),
+    [
+        ({"submitter": "their-lab"}, "Their Lab"),
+        ({"organisation": "THEIR LAB"}, "Their Lab"),
+        ({"organisation": "Their-Lab."}, "Their Lab"),
+        ({"submitter": "their-lab", "organisation": None}, "Their Lab"),
+    ],
+)
+def test_a_party_with_two_keys_does_not_reproduce_its_own_run(
+    changes: dict[str, Any], who: str
+) -> None:
+    original, again = pair()
+    standing = standings([original, replace(again, **changes)])[ORIGINAL_ID]
+    assert standing.verdict is Verdict.CONSISTENT
+    (repetition,) = standing.repetitions
+    assert repetition.lacking == (f"both are handed in by {who}",)
+    assert repetition.by_same
+
+
+@pytest.mark.parametrize(
     ("rate", "counts"), [(950.0, True), (1050.0, True), (949.9, False), (1050.1, False)]
 )
 def test_five_percent_is_within_five_percent_and_more_is_not(rate: float, counts: bool) -> None:

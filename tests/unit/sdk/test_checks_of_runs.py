@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmb import supervisor
-from llmb.config import BF16, FP32, Precision, RunRequest
+from llmb.config import BF16, FP16, FP32, Precision, RunRequest
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.records.canonical import pretty_bytes
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
@@ -204,6 +204,9 @@ def test_a_figure_that_was_not_measured_is_said_to_be_unknown(finished: Make) ->
         (Precision(name="TF32", bits=19, dtype="float32"), 1e-2, False),
         (BF16, 1e-2, True),
         (BF16, 5e-2, False),
+        (FP16, 5e-2, True),
+        (FP16, 2e-1, False),
+        (FP16.model_copy(update={"master_weights": True}), 5e-2, False),
         (Precision(name="FP8", bits=8, dtype="bfloat16"), 0.3, True),
         (Precision(name="FP8", bits=8, dtype="bfloat16"), 0.6, False),
     ],
@@ -219,6 +222,12 @@ def test_a_loss_may_differ_by_what_the_bits_explain(
         assert precision.name in runs.losses(trials)
     else:
         fails(runs.losses, trials, f"after {last} steps", "the same function")
+
+
+def test_moments_in_fp16_excuse_no_other_loss_before_the_first_step(finished: Make) -> None:
+    first = STEPS[0]
+    run = finished(losses((first, losses()[first] * 1.05)))
+    fails(runs.losses, one(run, FP16, finished()), f"after {first} steps", "the same function")
 
 
 def test_a_loss_that_is_not_finite_is_refused(finished: Make) -> None:

@@ -8,13 +8,17 @@ import struct
 
 import pytest
 
+from llmb.config import AuditMode
 from llmb.records import audited, evidence, references
-from llmb.records.bundle import from_files
+from llmb.records.bundle import from_files, read_bundle
 from llmb.records.canonical import pretty_bytes
+from llmb.records.draws import Draws
+from llmb.records.finding import RULES_VERSION
+from llmb.records.run_record import Stop
 from llmb.submission import evidence_files
 from llmb.submission.evidence_model import ExpectedModel
 from llmb.submission.verify import verify_bundle
-from tests import builders
+from tests import builders, committed
 from tests.builders import with_manifest
 from tests.builders_evidence import tensors
 
@@ -248,7 +252,10 @@ def test_rows_of_the_ledger_are_held_to_its_segments_and_those_to_the_model():
         ("honest", {"BF16/live/lm_head.bias": (8,)}, "has 'BF16/live/lm_head.bias', of which"),
         ("honest", {"live/lm_head.weight": (1024,)}, "has 'live/lm_head.weight', of which"),
         ("honest", {"BF16/live/lm_head.weight": (8,)}, "has 8 elements, and not 1024"),
-        ("reference", {"step": (8,)}, "step has 8 elements, and not "),
+        ("reference", {"step-9": (8,)}, "step-9 has 8 elements, and not "),
+        ("reference", {"step-7": (8,)}, "has 'step-7', of which"),
+        ("reference", {"step": (8,)}, "has 'step', of which"),
+        ("honest", {"BF16/step-9/dropped": (8,)}, "dropped has 8 elements, and not "),
         ("reference", {"live/loss": (1,)}, "lacks 'live/lm_head.weight' (and 110 more), which the"),
         ("replay", {"9/replayed/velocity": (8,)}, "has '9/replayed/velocity', of which"),
         ("gradients", {"tail/loss": (1,)}, "lacks 'live/lm_head.weight' (and 111 more)"),
@@ -352,9 +359,52 @@ def test_a_run_of_rules_2_names_no_run_and_is_held_to_its_model_all_the_same():
 
 def test_a_run_of_today_that_claims_rules_2_is_found():
     (found,) = faults(WITHOUT, older(llmb_version="0.2.0"))
-    assert found == "rules 2 were those of llmb 0.1.x, the record is of 0.2.0"
+    assert found == "rules 2 were those of llmb up to 0.1.x, the record is of 0.2.0"
     record = timed(nonce="0f" * 16).model_copy(update={"rules_version": "2"})
     assert any("nonce, fence_bits, which rules 2 did not" in f for f in faults(WITHOUT, record))
+
+
+def test_a_run_of_today_that_claims_rules_3_is_found():
+    claimed = RECORD.model_copy(update={"rules_version": "3", "llmb_version": "0.4.0"})
+    found = [*faults(HONEST, claimed)]
+    assert "rules 3 were those of llmb up to 0.3.x, the record is of 0.4.0" in found
+
+
+def judged_record(*steps, at_ns=None, ns=5):
+    """Return a record of a replayable run whose clock stopped in ``steps``."""
+    timing = RECORD.timing.repeats[0]
+    stamps = timing.step_ns
+    stops = tuple(
+        Stop(step=step, at_ns=stamps[min(step, 51)] - 1 if at_ns is None else at_ns, ns=ns)
+        for step in steps
+    )
+    record = timed(nonce="0f" * 16, commitments=("a" * 64,) * 55, stops=stops)
+    config = record.config.model_copy(update={"audit": AuditMode.QUICK})
+    return record.model_copy(update={"rules_version": RULES_VERSION, "config": config})
+
+
+def test_judged_steps_follow_from_the_nonce():
+    window = range(2, 52)
+    due = Draws("0f" * 16, RECORD.workload.optimizer, ledger=True).judged(window)
+    assert not [*evidence_files._other_stops(judged_record(*due), 0)]
+    for steps in ((), due[1:], tuple(step + 1 for step in due)):
+        (found,) = evidence_files._other_stops(judged_record(*steps), 0)
+        assert "stopped its clock in steps" in found
+    older = judged_record(*due).model_copy(update={"rules_version": "3"})
+    assert "drawn were none" in next(evidence_files._other_stops(older, 0))
+
+
+@pytest.mark.parametrize("version", ["4.0", "x"])
+def test_a_run_of_unknown_rules_has_no_judged_steps_and_no_error(version):
+    record = judged_record().model_copy(update={"rules_version": version})
+    assert [*evidence_files._other_stops(record, 0)] == []
+
+
+def test_a_clock_that_stopped_outside_of_its_step_is_found():
+    due = Draws("0f" * 16, RECORD.workload.optimizer, ledger=True).judged(range(2, 52))
+    late = judged_record(*due, at_ns=RECORD.timing.stop_ns + 1)
+    assert all("outside of the step" in one for one in evidence_files._other_stops(late, 0))
+    assert [*evidence_files._other_stops(late, 0)]
 
 
 def test_the_log_is_a_file_of_older_bundles_alone():
@@ -363,3 +413,18 @@ def test_the_log_is_a_file_of_older_bundles_alone():
     names = {*HONEST, "log.txt"}
     assert layout.faults(names, RECORD) == ["'log.txt' is not a file of a run"]
     assert layout.faults(names - {FOLDER + evidence.REPEAT}, older()) == []
+
+
+def test_a_run_of_short_sequences_is_not_one_of_long_ones():
+    """BERT of 512 and of 2,048 tokens have the same parameters."""
+    found = committed.bundles("nemo-bert-base")
+    if not found:
+        pytest.skip("no bundles beside these tests")
+    bundle = read_bundle(found[0])
+    record = bundle.record()
+    shapes = {**record.workload.shapes, "sequence_length": 2048}
+    facts = record.workload.model_copy(update={"name": "nemo-bert-base-2048", "shapes": shapes})
+    longer = record.model_copy(update={"workload": facts})
+    assert list(evidence_files.faults(bundle, record)) == []
+    (fault,) = evidence_files.faults(bundle, longer)
+    assert "positions used by 2048 tokens" in fault

@@ -10,6 +10,7 @@ from llmb.config import Parallelism
 from llmb.records import evidence
 from llmb.records.bundle import Bundle, from_files
 from llmb.records.canonical import pretty_bytes
+from llmb.records.interconnect import Interconnect
 from llmb.records.run_record import Rank, RunRecord
 from llmb.submission import ranks
 from tests import builders
@@ -54,7 +55,7 @@ def record_of(*seen: evidence.RankEvidence) -> RunRecord:
 def bundle_of(record: RunRecord, *seen: evidence.RankEvidence, but: int | None = None) -> Bundle:
     """Return a bundle with this evidence of every repeat, ``but`` for one."""
     files = builders.run_files(record)
-    text = pretty_bytes(evidence.RanksEvidence(ranks=seen, collectives=()))
+    text = pretty_bytes(evidence.RanksEvidence(ranks=seen, collectives=(), library="nccl"))
     left = {evidence.path(n, evidence.RANKS): text for n in range(REPEATS) if n != but}
     return from_files(with_manifest(files | left))
 
@@ -119,3 +120,14 @@ def test_more_nodes_than_hosts_are_found_as_well() -> None:
     topology = record.topology.model_copy(update={"nodes": 2})
     more = record.model_copy(update={"topology": topology})
     assert faults(more, bundle_of(more, *SEEN)) == ["the record has 2 nodes, and ranks on 1 hosts"]
+
+
+def linked(library: str) -> RunRecord:
+    found = Interconnect(library=library, with_plugin=True, seconds=1.0)
+    return RECORD.model_copy(update={"interconnect": found})
+
+
+def test_links_are_measured_with_the_library_of_the_run() -> None:
+    assert faults(linked("nccl"), bundle_of(linked("nccl"), *SEEN)) == []
+    (fault,) = faults(linked("gloo"), bundle_of(linked("gloo"), *SEEN))
+    assert fault.endswith("is of library 'nccl', and 'gloo' was measured")

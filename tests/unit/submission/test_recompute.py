@@ -137,6 +137,14 @@ def test_a_number_left_out_is_found_where_its_raw_values_are_there(record, path)
     assert bool(mismatches(forged)) == expected
 
 
+@pytest.mark.parametrize(
+    ("choice", "value"), [("mixed_precision", True), ("prompt_tokens", [1, 2])]
+)
+def test_a_choice_that_does_not_go_with_the_other_choices_is_found(record, choice, value):
+    forged = edited(record, lambda data: data["config"].update({choice: value}))
+    assert f"config.{choice}" in [m.field for m in mismatches(forged)]
+
+
 def test_an_interval_made_up_for_a_single_block_is_found():
     record = make_record(1, timed_steps=10, waivers=("short",))
     forged = edited(record, lambda data: data["result"].update(ci95=[1.0, 2.0]))

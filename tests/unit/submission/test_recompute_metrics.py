@@ -129,8 +129,10 @@ def test_steps_of_several_lengths_have_a_time_and_no_tflops():
 @pytest.mark.parametrize("version", ["0.1.0", "0.0.9", "0.1.0.dev3"])
 def test_a_record_of_before_the_metrics_has_none_and_is_held_to_none(version):
     record = edited(make_record(1), lambda data: data["result"].update(metrics=[]))
-    older = edited(record, lambda data: data.update(llmb_version=version))
-    assert mismatches(older) == ()
+    made = {"llmb_version": version, "rules_version": "2"}
+    assert mismatches(edited(record, lambda data: data.update(made))) == ()
+    newer = edited(record, lambda data: data.update(llmb_version=version))
+    assert [m.field for m in mismatches(newer)] == ["result.metrics"]
 
 
 @pytest.mark.parametrize("version", ["0.1.1", "0.2.0", "1", "none"])

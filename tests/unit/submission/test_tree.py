@@ -43,7 +43,7 @@ def hand_in(root: Path, keys: dict[str, Path], name: str, run: int, **more: str)
     """Package run number ``run`` for ``name``, signed with the key of ``key``."""
     record = builders.make_record(1, run_id=f"{run:032x}")
     source = builders.write(root.parent / "runs" / f"{name}{run}", builders.run_files(record))
-    whose = submission_of(more.get("submitter", name), "box")
+    whose = submission_of(more.get("submitter", name), "box", more.get("organisation"))
     key = keys[more.get("key", name)] if more.get("key") != "none" else None
     (path,) = package([source], whose, root, key=key)
     return path
@@ -55,6 +55,7 @@ def before(tmp_path_factory: pytest.TempPathFactory, keys: dict[str, Path]) -> P
     root = tmp_path_factory.mktemp("clone") / "submissions"
     root.mkdir()
     (root / "README.md").write_text("# Submissions\n")
+    (root / "leaderboard.md").write_text("made\n")
     (root / "allowed_signers").write_text(
         "# owners\n" + line_of(keys, "acme", words=f"Acme, Inc. @{ACCOUNT}")
     )
@@ -94,7 +95,7 @@ def test_nothing_is_wrong_where_nothing_was_changed(tree: Path) -> None:
 
 def test_an_owner_adds_a_signed_bundle_and_it_alone_is_looked_at(tree: Path, keys) -> None:
     path = hand_in(tree, keys, "acme", 3 << 100)
-    (tree / "leaderboard.md").write_text("made\n")
+    (tree / "leaderboard.md").write_text("made again\n")
     found = verify_tree(tree, "HEAD")
     assert found.faults == ()
     assert list(found.bundles) == [path.relative_to(tree).as_posix()]
@@ -253,6 +254,57 @@ def older_form(tree: Path, keys: dict[str, Path]) -> None:
     builders.write(path, builders.older_manifest(files))
 
 
+def own_authority(tree: Path, keys: dict[str, Path]) -> None:
+    (tree / "authorities.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+
+
+def comment_added(tree: Path, keys: dict[str, Path]) -> None:
+    with (tree / "allowed_signers").open("a") as file:
+        file.write("# the key of acme was stolen\n")
+
+
+def leaderboard_deleted(tree: Path, keys: dict[str, Path]) -> None:
+    (tree / "leaderboard.md").unlink()
+
+
+def executable(tree: Path, keys: dict[str, Path]) -> None:
+    (bundles_of(tree)[0] / "record.json").chmod(0o755)
+    git(tree, "add", "-A")
+
+
+def repository_inside(tree: Path, keys: dict[str, Path]) -> None:
+    commit = "160000," + "1" * 40
+    git(tree, "update-index", "--add", "--cacheinfo", f"{commit},submissions/acme/box/more")
+
+
+def moved_behind_a_link(tree: Path, keys: dict[str, Path]) -> None:
+    """Let another folder, which the base does not have, take the place of the submissions."""
+    shutil.move(tree, tree.with_name("mine"))
+    shutil.rmtree(tree.with_name("mine") / "acme")
+    (tree.with_name("mine") / "README.md").unlink()
+    tree.symlink_to("mine")
+
+
+def attributes_above(tree: Path, keys: dict[str, Path]) -> None:
+    (tree.parent / ".gitattributes").write_text("submissions/** text eol=crlf\n")
+
+
+def taken_away_before(tree: Path, keys: dict[str, Path]) -> None:
+    """Hand in a bundle, signature and all, that the maintainers have taken away."""
+    path = bundles_of(tree)[0]
+    shutil.copytree(path, tree.parent / "kept")
+    shutil.rmtree(path)
+    git(tree, "add", "-A", ".")
+    git(tree, "commit", "-qm", "retracted")
+    shutil.move(tree.parent / "kept", path)
+
+
+def anothers_organisation(tree: Path, keys: dict[str, Path]) -> None:
+    with (tree / "allowed_signers").open("a") as file:
+        file.write(line_of(keys, "mallory", words="Mallory Ltd"))
+    hand_in(tree, keys, "mallory", 3 << 100, organisation="Acme, Inc.")
+
+
 #: Trick -> what is done, and what the line says that refuses it (docs/how-to-lie.md lists them).
 TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
     zipped: ("A zip lies in a system's folder.", "acme/box/zz.zip: lies outside of every bundle"),
@@ -291,6 +343,33 @@ TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
         "A bundle has the older form, without an owner.",
         "is not of schema llmb.bundle/2",
     ),
+    own_authority: (
+        "A certificate of Mallory's own authority is added.",
+        "authorities.pem: is no part of a submission",
+    ),
+    comment_added: ("`allowed_signers` has a comment on Acme.", "changes a comment"),
+    leaderboard_deleted: ("A leaderboard is deleted.", "leaderboard.md: is taken away"),
+    executable: ("A file of Acme's bundle becomes executable.", "is executable"),
+    repository_inside: (
+        "A submodule lies beside a bundle; on disk the submodule is an empty folder.",
+        "acme/box/more: is a repository of its own",
+    ),
+    moved_behind_a_link: (
+        "The folder of submissions is a link to a folder without Acme's bundles.",
+        "the folder of submissions is no link",
+    ),
+    attributes_above: (
+        "`.gitattributes` of the repository changes what a checkout writes.",
+        ".gitattributes: decides what is checked out",
+    ),
+    taken_away_before: (
+        "A signed bundle that was retracted is handed in again.",
+        "was here, and was taken away",
+    ),
+    anothers_organisation: (
+        "A bundle of Mallory names Acme's organisation.",
+        "says it is of organisation 'Acme, Inc.', and allowed_signers lists 'Mallory Ltd'",
+    ),
 }
 
 
@@ -300,6 +379,13 @@ def test_a_trick_is_refused_and_the_line_says_which(tree: Path, keys, trick) -> 
     found = faults(tree, "mallory")
     _, said = TRICKS[trick]
     assert any(said in fault for fault in found), found
+
+
+def test_changed_files_outside_of_the_folder_are_named(tree: Path) -> None:
+    builders.write(tree.parent, {"llmb/verify.py": b"", "setup.py": b""})
+    assert verify_tree(tree, "HEAD").outside == ()
+    git(tree.parent, "add", "-A")
+    assert verify_tree(tree, "HEAD").outside == ("llmb/verify.py", "setup.py")
 
 
 def test_what_a_tree_is_compared_with_must_be_a_commit_of_its_repository(tree: Path) -> None:

@@ -259,22 +259,18 @@ def test_another_version_of_the_rules_is_found(record):
     assert failed(forge(record, forged)) == ["audit"]
 
 
-def test_a_bundle_of_the_first_rules_is_not_judged_again_and_may_claim_little(record):
-    def old(verdict):
-        def edit(data):
-            data["rules_version"] = data["audit"]["rules_version"] = "1"
-            data["audit"]["verdict"] = verdict
-            status = {"UNVERIFIED": "not_observed", "CONSISTENT": "pass"}[verdict]
-            for finding in data["audit"]["findings"]:
-                if finding["level"] != "note":
-                    finding["status"] = status
-            data["precision"] = {"declared": data["precision"]["declared"], "effective": None}
-            data["precision"] |= {"bits": {}, "how": "not observed"}
+def test_a_bundle_of_the_first_rules_is_refused(record):
+    def forged(data):
+        data["rules_version"] = data["audit"]["rules_version"] = "1"
+        data["audit"]["verdict"] = "UNVERIFIED"
 
-        return edit
+    assert "audit" in failed(forge(record, forged))
 
-    assert failed(forge(record, old("UNVERIFIED"))) == []
-    assert failed(forge(record, old("CONSISTENT"))) == ["audit"]
+
+@pytest.mark.parametrize(("longest", "said"), [(16_384, []), (16_385, ["files"])])
+def test_a_text_of_a_record_has_a_longest_length(record, longest, said):
+    for change in ({"warnings": ["x" * longest]}, {"created_utc": "x" * longest}):
+        assert failed(forge(record, lambda data, change=change: data.update(change))) == said
 
 
 def test_a_claimed_reproduction_is_found(record):
@@ -523,12 +519,21 @@ def test_a_plugin_file_that_the_record_lists_twice_is_found(record):
 
 
 @pytest.mark.parametrize(
-    ("version", "ok"), [("0.1.0", True), ("0.2.0", False), ("0.1.1.dev3", False), ("old", False)]
+    ("version", "rules", "ok"),
+    [
+        ("0.1.0", "2", True),
+        ("0.1.0", "3", False),
+        ("0.2.0", "2", False),
+        ("0.1.1.dev3", "2", False),
+        ("old", "2", False),
+    ],
 )
-def test_only_llmb_up_to_0_1_0_wrote_manifests_that_name_nobody(version, ok):
-    record = builders.edited(
-        builders.make_record(1), lambda data: data.update(llmb_version=version)
-    )
+def test_only_llmb_up_to_0_1_0_wrote_manifests_that_name_nobody(version, rules, ok):
+    def older(data):
+        data.update(llmb_version=version, rules_version=rules)
+        data["audit"]["rules_version"] = rules
+
+    record = builders.edited(builders.make_record(1), older)
     files = builders.older_manifest(builders.run_files(record))
     checks = {check.name: check for check in verify_bundle(from_files(files)).checks}
     assert checks["owner"].ok is ok, checks["owner"].message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections import deque
@@ -12,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import FP32, AuditMode, Frozen, Mode, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
-from llmb.measure import clock, host
+from llmb.measure import host
 from llmb.records import audited, evidence
+from llmb.records.arrays import file_of, floats
 from llmb.records.audited import AuditedStep, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.draws import Draws
 from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, WeightsEvidence
 from llmb.records.lacks import Lacks
-from llmb.records.run_record import RepeatTiming
+from llmb.records.run_record import RepeatTiming, Stop
 from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -86,7 +88,8 @@ LEFT: dict[str, Frozen] = {
 }
 #: What the supervisor asked for: just what the worker shows.
 LAST = AuditedRequest(seed=99, token_seed=1012, last=True)
-WEIGHTS = {audited.LIVE_WEIGHTS: "d" * 64, audited.STEP_WEIGHTS: "d" * 64}
+WEIGHTS = dict.fromkeys((audited.LIVE_WEIGHTS, audited.judged_weights(7)), "d" * 64)
+STOPPED = timing().model_copy(update={"stops": (Stop(step=7, at_ns=0, ns=1),)})
 ASKED = {7: AuditedRequest(seed=57, token_seed=1007, last=False), 12: LAST}
 
 
@@ -195,7 +198,7 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
         negotiated = Negotiated(offer(lacks=lacks), config, terms, (), "")
         streamed = Streamed(
-            told or timing(),
+            told or STOPPED,
             None,
             {name: "c" * 64 for name, value in files.items() if value is not None}
             | {**(more or {})},
@@ -225,7 +228,7 @@ def test_steps_tokens_and_places_that_nobody_asked_for_are_not_looked_at(
     assert child.started == []
 
 
-def test_other_weights_than_those_of_the_latest_audited_step_are_not_looked_at(
+def test_other_weights_than_those_of_the_judged_steps_are_not_looked_at(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     first = STEP.model_copy(update={"index": 3, "seed": 53, "token_seed": 1003})
@@ -310,9 +313,9 @@ def test_both_make_the_workers_passes_again_with_its_tokens_and_weights(
 ) -> None:
     examine()
     for order in child.ordered.values():
-        assert order.passes == ("live", "branches", "head", "step")
-        assert order.token_seeds == {"live": 1012, "step": 1007}
-        assert (order.seed, order.step) == (99, 7)
+        assert order.passes == ("live", "branches", "head", "step-7")
+        assert order.token_seeds == {"live": 1012, "step-7": 1007}
+        assert (order.seed, order.judged, order.every_step) == (99, (7,), False)
 
 
 def test_both_are_told_where_the_workers_files_are_and_what_they_must_hold(
@@ -324,8 +327,7 @@ def test_both_are_told_where_the_workers_files_are_and_what_they_must_hold(
         assert order.scratch_folder == str(tmp_path / "scratch")
         assert order.digests == {
             **dict.fromkeys(LEFT, "c" * 64),
-            audited.LIVE_WEIGHTS: "d" * 64,
-            audited.STEP_WEIGHTS: "d" * 64,
+            **WEIGHTS,
         }
 
 
@@ -345,7 +347,7 @@ def test_without_the_workers_weights_no_pass_is_made_again(
     examine(scratch={})
     for order in child.ordered.values():
         assert order.passes == ()
-        assert order.step is None
+        assert order.judged == ()
 
 
 def test_neither_is_told_the_runs_own_seed(examine: Examine, child: type[FakeChild]) -> None:
@@ -367,9 +369,9 @@ def test_where_no_step_was_looked_at_none_is_made_again(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     nothing = STEPS.model_copy(update={"steps": ()})
-    examine(steps__json=nothing, asked={12: LAST})
+    examine(steps__json=nothing, asked={12: LAST}, told=timing())
     for order in child.ordered.values():
-        assert (order.step, order.passes) == (None, ("live", "branches", "head"))
+        assert (order.judged, order.passes) == ((), ("live", "branches", "head"))
         assert order.token_seeds == {"live": 1012}
 
 
@@ -392,7 +394,7 @@ def test_a_real_batch_that_is_too_much_for_the_host_is_left_to_the_device(
 ) -> None:
     child.script[HONEST_RUN].insert(0, BY_DEVICE)
     examine(run_config(device=device, shape_overrides=overrides, batch_size=batch_size))
-    real, probes = ("live", "step"), ("branches", "head")
+    real, probes = ("live", "step-7"), ("branches", "head")
     assert child.ordered[HONEST_RUN].reference_passes == (real if heavy else ())
     assert set(child.ordered[REFERENCE_RUN].passes) == {*probes, *(() if heavy else real)}
     assert set(child.ordered[HONEST_RUN].passes) == {*probes, *real}
@@ -457,7 +459,7 @@ def test_without_float64_the_reference_of_a_real_batch_is_the_hosts(
     config = run_config(device="warp:0", batch_size=64, precision=FP32)
     found = examine(config, lacks=Lacks(float64=True))
     assert child.ordered[HONEST_RUN].reference_passes == ()
-    assert set(child.ordered[REFERENCE_RUN].passes) == {"branches", "head", "live", "step"}
+    assert set(child.ordered[REFERENCE_RUN].passes) == {"branches", "head", "live", "step-7"}
     assert found.failures == ()
 
 
@@ -471,7 +473,7 @@ def test_what_the_device_could_not_make_is_said_and_the_host_makes_the_reference
     found = examine(run_config(device="warp:0", batch_size=64))
     assert found.failures == (f"the reference on the device failed: {reason}",)
     assert set(found.evidence) == {audited.HONEST, audited.REFERENCE}
-    assert set(child.ordered[REFERENCE_RUN].passes) == {"branches", "head", "live", "step"}
+    assert set(child.ordered[REFERENCE_RUN].passes) == {"branches", "head", "live", "step-7"}
     assert not child.ordered[REFERENCE_RUN].shared, "the calibrator has gone by then"
     assert child.happened.count(("ordered", REFERENCE_RUN)) == 2
 
@@ -737,6 +739,28 @@ def test_the_reference_is_asked_for_them_once_the_honest_run_has_gone(
     assert found.failures == ()
 
 
+def test_judged_steps_too_heavy_for_the_host_are_computed_without_the_plugin_too(
+    examine: Examine, replays: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "reference_on_device", lambda config, lacks: True)
+    stops = tuple(Stop(step=step, at_ns=0, ns=1) for step in (4, 9))
+    files = {audited.judged_weights(stop.step): f"{stop.step:064d}" for stop in stops}
+    told = COMMITTED["told"].model_copy(update={"stops": stops})
+    examine(**{**COMMITTED, "told": told}, scratch={**WEIGHTS, **files})
+    orders = {type(order): order for _, order in replays}
+    assert orders[RecomputeOrder].judged == tuple(
+        KeptStep(
+            index=step,
+            token_seed=1000 + step,
+            commitment="0" * 64,
+            weights=audited.judged_weights(step),
+            sha256=f"{step:064d}",
+        )
+        for step in (4, 9)
+    )
+    assert {"step-4", "step-9"} <= {*orders[HonestOrder].reference_passes}
+
+
 def test_where_they_cannot_be_computed_the_reference_stays_and_the_reason_is_told(
     examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
 ) -> None:
@@ -818,3 +842,25 @@ def test_weights_that_a_worker_kept_though_every_step_is_compared_are_refused(
     found = examine(**{**COMMITTED, "steps__json": STEPS})
     assert "kept other weights" in found.failures[0]
     assert child.started == []
+
+
+# -- gradients of judged steps --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shown", ["same", "changed", "missing", "no file"])
+def test_gradients_that_were_changed_after_a_judged_step_are_not_looked_at(
+    of_calls: tuple[Examiner, Streamed], tmp_path: Path, shown: str
+) -> None:
+    examiner, streamed = of_calls
+    values = floats((3,), [1.0, 2.0, 3.0])
+    streamed = replace(streamed, shown={7: hashlib.sha256(values.data).hexdigest()})
+    stored = {"changed": {"7/gradient": floats((3,), [1.0, 2.0, 4.0])}, "missing": {"8/x": values}}
+    if shown != "no file":
+        found = file_of(stored.get(shown, {"7/gradient": values}))
+        (tmp_path / audited.STEP_VALUES).write_bytes(found)
+    if shown == "same":
+        examiner._check_shown(streamed)
+        return
+    words = "cannot be read" if shown == "no file" else "step 7 changed after the step"
+    with pytest.raises(RunFailedError, match=words):
+        examiner._check_shown(streamed)

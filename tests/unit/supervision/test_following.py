@@ -44,6 +44,13 @@ class Scene:
         self.folders: list[bool] = []
         self.slept: list[float] = []
         self.error: Exception | None = None
+        self.measured: list[RankAddress] = []
+        self.unmet: Exception | None = None
+
+    def measure(self, negotiated: Any, config: Any, place: Any, *_: Any) -> None:
+        self.measured.append(place)
+        if self.unmet is not None:
+            raise self.unmet
 
     def child(self, module: str, environment: Any, log: Any) -> Any:
         scene = self
@@ -73,6 +80,7 @@ class Scene:
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     made = Scene()
     monkeypatch.setattr(following, "Child", made.child)
+    monkeypatch.setattr(following.interconnect, "measure", made.measure)
     monkeypatch.setattr(following.time, "sleep", made.slept.append)
     return made
 
@@ -119,3 +127,12 @@ def test_where_rank_0_is_gone_nobody_waits_for_it(scene: Scene) -> None:
     with pytest.raises(RunFailedError, match="rank 0 is gone"):
         following.follow(OFFERED, PLACE, 7.0, Silent())
     assert scene.slept == []
+
+
+def test_links_are_measured_once_before_all_repeats(scene: Scene) -> None:
+    following.follow(OFFERED, PLACE, 7.0, Silent())
+    assert scene.measured == [PLACE]
+    scene.unmet, scene.started = RunFailedError("rank 3 did not come"), []
+    with pytest.raises(RunFailedError, match=r"^rank 2: rank 3 did not come$"):
+        following.follow(OFFERED, PLACE, 7.0, Silent())
+    assert (scene.started, scene.slept) == ([], [10.0])

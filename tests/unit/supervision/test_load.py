@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP16, FP32, AuditMode, Mode, Parallelism, RankAddress, RunRequest
+from llmb.config import BF16, FP32, AuditMode, Mode, Parallelism, RankAddress, RunRequest
 from llmb.errors import NotEnoughMemoryError
 from llmb.supervision import selection
 from llmb.supervision.memory import Load, needed_bytes
@@ -23,44 +22,18 @@ FORWARD = workloads.find("litgpt-forward", {})
 
 def test_the_load_of_a_run_follows_from_its_configuration() -> None:
     config = run_config(workload="llama-2-7b", sac_freq="3/4")
-    assert Load.of(config, LLAMA) == Load(Mode.TRAIN, recomputed=24, copied=False)
+    assert Load.of(config, LLAMA) == Load(Mode.TRAIN, recomputed=24)
     by_operation = config.model_copy(update={"sac_freq": "op"})
-    assert Load.of(by_operation, LLAMA) == Load(Mode.TRAIN, by_operation=True, copied=False)
-    constant = config.model_copy(update={"constant_rate": True})
-    assert Load.of(constant, LLAMA) == Load(Mode.TRAIN, recomputed=24, copied=True)
+    assert Load.of(by_operation, LLAMA) == Load(Mode.TRAIN, by_operation=True)
     generating = run_config(
         workload="litgpt-generation", mode=Mode.GENERATE, prompt_length=6, new_tokens=200
     )
     assert Load.of(generating, GENERATION) == Load(Mode.GENERATE, 0, cached=206, generated=200)
     without = config.model_copy(update={"audit": AuditMode.OFF})
-    bare = Load(Mode.TRAIN, recomputed=24, audited=False, copied=False)
+    bare = Load(Mode.TRAIN, recomputed=24, audited=False)
     assert Load.of(without, LLAMA) == bare
     forward = run_config(workload="litgpt-forward", mode=Mode.FORWARD)
     assert Load.of(forward, FORWARD) == Load(Mode.FORWARD)
-
-
-@pytest.mark.parametrize(
-    ("changes", "copied"),
-    [
-        ({"timed_steps": 50}, False),
-        ({"timed_steps": 100}, True),
-        ({"timed_steps": 50, "precision": FP16}, True),
-        ({"timed_steps": 50, "parallelism": Parallelism(dp_replicate=2)}, False),
-        ({"timed_steps": 50, "parallelism": Parallelism(dp_shard=2)}, False),
-        ({"timed_steps": 50, "precision": FP32, "parallelism": Parallelism(dp_shard=2)}, True),
-    ],
-    ids=["official", "long", "FP16", "replicas", "shards", "shards of more than 16 GB"],
-)
-def test_a_copy_of_the_weights_is_kept_where_not_every_step_is_compared(
-    changes: dict[str, Any], copied: bool
-) -> None:
-    config, workload = run_config(**changes), workloads.WORKLOADS["llama-1.4b"]
-    load = Load.of(config, workload)
-    assert load.copied is copied
-    weights = weight_bytes(workload.shape, config.precision)
-    without = needed_bytes(workload, config.precision, 1, replace(load, copied=False))
-    parts = load.parallelism.dp_shard
-    assert needed_bytes(workload, config.precision, 1, load) == without + copied * weights // parts
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "gpt2-125m", "nemo-bert-base"])
@@ -77,7 +50,7 @@ def test_each_block_that_computes_again_needs_less(name: str) -> None:
 def test_without_an_audit_nothing_is_set_aside_for_it() -> None:
     weights = weight_bytes(LLAMA.shape, BF16)
     audited, without = (needed_bytes(LLAMA, BF16, 1, Load(audited=a)) for a in (True, False))
-    assert audited - without == weights + weights // 4
+    assert audited - without == weights // 4
 
 
 def test_sgd_needs_no_memory_for_moments() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from llmb import workloads
 from llmb.audit.distance import gap
 from llmb.config import BF16, FP32, Precision
 from llmb.errors import RunFailedError
 from llmb.records import arrays, audited
+from llmb.records.audited import LedgerEvidence, LedgerSegment
+from llmb.records.draws import Draws
 from llmb.supervision.reduced import EvidenceFacts, reduced, smaller
 
 A, B, LOSS = "live/a.weight", "branches/b.weight", "live/loss"
@@ -149,3 +153,62 @@ def test_a_file_that_was_altered_is_not_made_smaller(tmp_path: Path) -> None:
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
     with pytest.raises(RunFailedError, match=r"gradients\.safetensors is not what the worker"):
         reduced(tmp_path, digests, run_of())
+
+
+# -- judged steps ---------------------------------------------------------------------------------
+
+
+def of_judged(recomputed: float | None) -> dict[str, bytes]:
+    """Return the evidence of a run of two steps, the second of them judged.
+
+    ``recomputed``: error of the process without the plugin; None if it computed no judged step.
+    """
+    ledger = LedgerEvidence(segments=(LedgerSegment(name="w", elements=1024),))
+    rows = torch.stack([randoms(60), randoms(1) + 0.01 * randoms(61)])
+    where = torch.zeros(2, 1024).int()
+    alone = {audited.ROWS: torch.zeros(0, 1024)}
+    if recomputed is not None:
+        alone["step-1"] = randoms(1) + recomputed * randoms(63)
+    honest = {"BF16/step-1": randoms(1) + 0.02 * randoms(62)}
+    return passes() | {
+        audited.HONEST: save({f"BF16/{n}": v for n, v in near(20).items()} | honest),
+        audited.DEVICE_REFERENCE: save({A: randoms(1), "step-1": randoms(1)}),
+        audited.RECOMPUTED: save(alone),
+        audited.LEDGER: ledger.model_dump_json().encode(),
+        audited.LEDGER_VALUES: save({audited.ROWS: rows, audited.WHERE: where}),
+    }
+
+
+DRAWN = Draws("5" * 32, workloads.WORKLOADS["llama-1.4b"].recipe.optimizer, ledger=True)
+OF_A_STEP = ((audited.HONEST, "BF16/step-1"), (audited.DEVICE_REFERENCE, "step-1"))
+JUDGED_RUN = EvidenceFacts(BF16, trains=True, steps=2, drawn=DRAWN, judged=(1,))
+
+
+@pytest.mark.parametrize("recomputed", [None, 0.1])
+def test_of_judged_steps_distances_stay_and_a_process_without_the_plugin_counts(
+    recomputed: float | None,
+) -> None:
+    files = smaller(of_judged(recomputed), JUDGED_RUN)
+    found = arrays.read(files[audited.JUDGED])
+    for kind, error in ((audited.MEASURED, 0.01), (audited.IS_HONEST, 0.02)):
+        distance, length, _ = found[kind]
+        assert distance / length == pytest.approx(math.hypot(error, recomputed or 0.0), rel=0.1)
+    kept = {**of_judged(recomputed), **files}
+    for name in (audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE, audited.RECOMPUTED):
+        assert not [key for key in arrays.read_reduced(kept[name]) if "step-1" in key]
+
+
+def test_where_not_every_step_is_compared_judged_steps_stay_as_each_process_made_them() -> None:
+    before = of_judged(None)
+    files = smaller(before, replace(JUDGED_RUN, drawn=None))
+    assert audited.JUDGED not in files
+    honest, right = (arrays.values(arrays.packed(before[f])[n]) for f, n in OF_A_STEP)
+    kept = [arrays.read(files[file])[name] for file, name in OF_A_STEP]
+    assert [*kept[0]] == pytest.approx([*honest], rel=2**-7)
+    assert [*kept[1]] == [*right]
+
+
+def test_without_a_reference_of_a_judged_step_nothing_stands_for_it() -> None:
+    files = of_judged(None)
+    del files[audited.DEVICE_REFERENCE]
+    assert audited.JUDGED not in smaller(files, JUDGED_RUN)

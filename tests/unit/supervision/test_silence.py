@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb.measure import clock, host
+from llmb import clock
+from llmb.measure import host
 from llmb.supervision.silence import Silence, Vigil
 
 PID = 4711

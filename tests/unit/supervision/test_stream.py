@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llmb import workloads
-from llmb.config import RunConfig
+from llmb import clock, workloads
+from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
-from llmb.measure import clock, host
+from llmb.measure import host
 from llmb.measure.summary import EnergyMeter
-from llmb.records.draws import FENCE_EVERY, Draws, longest_stream
+from llmb.records import audited
+from llmb.records.draws import FENCE_EVERY, MOST_JUDGED, Draws, longest_stream
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
 from llmb.records.seeds import derive, token_seed
@@ -32,14 +34,17 @@ from llmb.wire.messages import (
     AuditRequest,
     EvidenceFile,
     Fence,
+    KeepWeights,
     Message,
     Paused,
     Phase,
     Proceed,
     Readings,
     Ready,
+    ShownStep,
     StepDraw,
     StepOrder,
+    Stopped,
     StreamEnded,
     Tick,
     Worked,
@@ -69,13 +74,13 @@ def test_start_is_the_first_or_the_second_fence_and_stop_exactly_the_timed_steps
     assert window.first_fence == 3
     assert window.start in (3, 3 + FENCE_EVERY)
     assert window.stop == window.start + 60
-    assert 1 <= window.end - window.stop <= 5
+    assert 1 <= window.end - window.stop <= 4
 
 
 def test_over_secrets_both_starts_and_every_tail_occur() -> None:
     windows = [planned(CONFIG, secret) for secret in SECRETS]
     assert 70 < sum(window.start == window.first_fence for window in windows) < 130
-    assert {window.end - window.stop for window in windows} == {1, 2, 3, 4, 5}
+    assert {window.end - window.stop for window in windows} == {1, 2, 3, 4}
 
 
 def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitter_chooses() -> (
@@ -86,34 +91,49 @@ def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitt
     assert len({planned(CONFIG, secret) for secret in SECRETS}) > 190
 
 
+FORWARD = run_config(mode=Mode.FORWARD, warmup_steps=3, timed_steps=20)
+
+
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window(secret: int) -> None:
-    window = planned(run_config(warmup_steps=3, timed_steps=5), secret)
+def test_without_training_a_call_of_the_warm_up_is_audited_and_two_of_the_window(
+    secret: int,
+) -> None:
+    window = planned(FORWARD, secret)
     first, *inside = window.audits
     assert first == window.start - 2
     assert len(set(inside)) == 2
     assert window.start <= min(inside) < max(inside) < window.stop
     assert list(window.audits) == sorted(window.audits)
+    assert window.judged == ()
 
 
+@pytest.mark.parametrize("ledger", [False, True])
 @pytest.mark.parametrize("secret", SECRETS)
-def test_no_two_audited_steps_of_the_window_lie_between_the_same_two_fences(secret: int) -> None:
-    window = planned(CONFIG, secret)
-    _, one, other = (step - window.start for step in window.audits)
-    assert one // FENCE_EVERY != other // FENCE_EVERY
+def test_of_a_training_one_step_is_audited_and_others_are_judged(
+    secret: int, *, ledger: bool
+) -> None:
+    timed = 90 if ledger else 20  # too many to compare every step
+    window = planned(run_config(warmup_steps=3, timed_steps=timed), secret, ledger=ledger)
+    first, inside = window.audits
+    assert not window.every_step
+    assert first == window.start - 2
+    assert window.start <= inside < window.stop
+    assert 1 <= len(window.judged) <= MOST_JUDGED
+    assert {*window.judged} <= {*range(window.start, window.stop)} - {inside}
 
 
-def test_over_secrets_every_step_of_the_window_is_audited_at_some_time() -> None:
+@pytest.mark.parametrize("config", [FORWARD, run_config(timed_steps=20)], ids=["forward", "train"])
+def test_over_secrets_every_step_of_the_window_is_audited_at_some_time(config: RunConfig) -> None:
     audited = set()
     for secret in SECRETS:
-        window = planned(run_config(timed_steps=20), secret)
+        window = planned(config, secret)
         audited |= {step - window.start for step in window.audits}
     assert audited == {-2, *range(20)}
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_the_last_step_is_an_odd_number_of_steps_after_the_last_audited_one(secret: int) -> None:
-    window = planned(CONFIG, secret)
+def test_the_last_call_is_an_odd_number_of_calls_after_the_last_audited_one(secret: int) -> None:
+    window = planned(FORWARD, secret)
     assert (window.end - window.audits[-1]) % 2 == 1
 
 
@@ -121,8 +141,12 @@ def test_the_last_step_is_an_odd_number_of_steps_after_the_last_audited_one(secr
 def test_a_window_too_short_for_two_audits_has_as_many_as_there_is_room_for(
     timed_steps: int, inside: int
 ) -> None:
-    window = planned(run_config(timed_steps=timed_steps), 0)
+    changes = {"timed_steps": timed_steps, "warmup_steps": 3}
+    window = planned(FORWARD.model_copy(update=changes), 0)
     assert len(window.audits) == 1 + inside
+    window = planned(run_config(**changes), 0)
+    assert len(window.audits) == 2
+    assert timed_steps > len(window.judged) >= min(1, timed_steps - 1)
 
 
 def test_where_every_step_is_compared_one_of_the_window_is_audited_and_none_before() -> None:
@@ -132,13 +156,9 @@ def test_where_every_step_is_compared_one_of_the_window_is_audited_and_none_befo
         assert window.every_step
         (step,) = window.audits
         audited.add(step - window.start)
+        assert {*window.judged} <= {*range(window.start, window.stop)} - {step}
+        assert window.judged
     assert audited == set(range(20))
-
-
-def test_beyond_what_can_be_compared_three_steps_are_audited() -> None:
-    window = planned(run_config(timed_steps=90), 0, ledger=True)
-    assert not window.every_step
-    assert len(window.audits) == 3
 
 
 def test_fences_come_every_ten_steps_from_the_end_of_warm_up_for_ever() -> None:
@@ -215,10 +235,13 @@ class Worker:
         self.orders: deque[StepOrder] = deque()
         self.sent: list[StepOrder] = []
         #: Answer in the pause of each step, and the step in whose pause the stream ended.
-        self.answers: dict[int, Proceed | AuditRequest] = {}
+        self.answers: dict[int, Proceed | AuditRequest | KeepWeights] = {}
         self.ended_in: int | None = None
         self.stops_at: int | None = None
-        self.done = self.now = 0
+        self.done = self.now = self.stopped_ns = 0
+        #: Writing the weights of a judged step.
+        self.writing = False
+        self.wrote: list[int] = []
         self.received_ns = 0
         self.outbox: deque[Message | None] = deque([Phase(name="training"), Ready()])
         self.tamper = tamper
@@ -233,9 +256,16 @@ class Worker:
         asked = (n for n, a in self.answers.items() if isinstance(a, AuditRequest) and not a.last)
         return sorted(asked)
 
+    @property
+    def judges(self) -> bool:
+        """Whether the present step is judged, and its weights are still to be written."""
+        return isinstance(self.answers.get(self.done), KeepWeights) and self.done not in self.wrote
+
     def send(self, message: Message) -> None:
         self.history.append(message)
-        if isinstance(message, (Proceed, AuditRequest)):
+        if isinstance(message, Proceed) and self.writing:
+            self.writing, self.stopped_ns = False, self.stopped_ns + message.stopped_ns
+        elif isinstance(message, (Proceed, AuditRequest, KeepWeights)):
             assert self.paused, "an answer to a question that was not asked"
             assert self.done not in self.answers
             self.answers[self.done] = message
@@ -248,12 +278,14 @@ class Worker:
         assert timeout_s is not None, "the display may redraw while a step is running"
         while not self.outbox:
             unanswered = self.paused and self.done not in self.answers
-            if unanswered or not self.orders:
+            if unanswered or self.writing or not (self.orders or self.judges):
                 self.now += int(timeout_s * 1e9)
                 return None
             for message in self.work():
                 self.outbox.extend(self.tamper(message))
         message = self.outbox.popleft()
+        if isinstance(message, EvidenceFile) and self.writing:
+            self.now += 40 * STEP_NS
         self.received_ns = self.now
         self.history.append(message)
         return message
@@ -263,9 +295,11 @@ class Worker:
         assert not self.finished, "the supervisor listens to a worker that has ended"
         if not self.paused:
             self.paused = True
-            self.now = self.done * STEP_NS + STEP_NS * 3 // 4
+            self.now = self.stopped_ns + self.done * STEP_NS + STEP_NS * 3 // 4
             return [Paused(index=self.done)]
         answer = self.answers[self.done]
+        if self.judges:
+            return self.write()
         if self.done == self.stops_at or (isinstance(answer, AuditRequest) and answer.last):
             self.ended_in = self.done
             self.finished = True
@@ -274,13 +308,28 @@ class Worker:
         order = self.orders.popleft()
         assert order.index == self.done
         self.done += 1
-        self.now, self.paused = self.done * STEP_NS, False
-        said: list[Message] = [Tick(index=order.index, ns=self.now - 5)]
+        self.now, self.paused = self.stopped_ns + self.done * STEP_NS, False
+        now = self.now - self.stopped_ns
+        said: list[Message] = [Tick(index=order.index, ns=now - 5)]
         if order.fence:
             audited = tuple(self.audited)
-            said.append(fence(self.done, worker_ns=self.now - 1, audited_steps=audited))
+            said.append(fence(self.done, worker_ns=now - 1, audited_steps=audited))
             said.append(readings(self.done))
         return said
+
+    def write(self) -> list[Message]:
+        """Write the weights of the judged step, which takes as long as forty steps."""
+        self.wrote.append(self.done)
+        self.writing = True
+        file, answer = audited.judged_weights(self.done), self.answers[self.done]
+        assert isinstance(answer, KeepWeights)
+        row = f"{self.done:064x}" if answer.draw is not None else ""
+        digest = "3" * 64 if answer.seed is not None else ""
+        return [
+            ShownStep(index=self.done, commitment=row, digest=digest),
+            Stopped(index=self.done),
+            EvidenceFile(name=file, sha256="2" * 64, scratch=True),
+        ]
 
     def evidence(self) -> list[Message]:
         return [
@@ -481,10 +530,13 @@ def test_every_request_has_a_seed_of_its_own_that_follows_from_the_nonce_alone()
     assert len({*seeds[NONCE, 7], *seeds[OTHER, 7]}) == 8
 
 
-def test_no_stream_is_longer_than_is_said_beforehand() -> None:
-    steps = [planned(CONFIG, secret).steps for secret in range(500)]
-    longest = longest_stream(CONFIG.mode.value, CONFIG.warmup_steps, CONFIG.timed_steps)
-    assert max(steps) == longest
+@pytest.mark.parametrize(
+    ("config", "shorter"), [(CONFIG, 1), (FORWARD, 0)], ids=["train", "forward"]
+)
+def test_no_stream_is_longer_than_is_said_beforehand(config: RunConfig, shorter: int) -> None:
+    steps = [planned(config, secret).steps for secret in range(500)]
+    longest = longest_stream(config.mode.value, config.warmup_steps, config.timed_steps)
+    assert max(steps) == longest - shorter
 
 
 def test_two_runs_with_one_seed_have_different_tokens() -> None:
@@ -539,6 +591,102 @@ def test_a_commitment_that_nobody_asked_for_is_refused() -> None:
         run(Worker(committing))
 
 
+# -- judged steps ---------------------------------------------------------------------------
+
+WITH_JUDGED = Window(
+    first_fence=3, start=3, stop=53, end=55, audits=(30,), judged=(12, 20, 52), every_step=True
+)
+
+
+def ending_at(window: Window) -> Callable[[Message], list[Message]]:
+    def said(message: Message) -> list[Message]:
+        if isinstance(message, StreamEnded):
+            return [StreamEnded(commitment=f"{window.end:064x}")]
+        return committing(message)
+
+    return said
+
+
+def test_the_clock_stands_still_while_the_weights_of_judged_steps_are_written() -> None:
+    worker = Worker(ending_at(WITH_JUDGED))
+    timing = run(worker, window=WITH_JUDGED, ledger=True).timing
+    assert [(stop.step, stop.ns) for stop in timing.stops] == [
+        (step, 40 * STEP_NS) for step in WITH_JUDGED.judged
+    ]
+    assert [stop.at_ns for stop in timing.stops] == [
+        step * STEP_NS + STEP_NS * 3 // 4 for step in WITH_JUDGED.judged
+    ]
+    assert timing.stop_ns - timing.start_ns == 50 * STEP_NS
+    assert timing.fence_ns == tuple(steps * STEP_NS for steps in timing.fence_steps)
+    assert timing.fence_worker_ns == tuple(ns - 1 for ns in timing.fence_ns)
+    assert timing.tail is not None
+    assert timing.tail.paused_ns == WITH_JUDGED.end * STEP_NS + STEP_NS * 3 // 4
+
+
+def test_while_the_clock_stands_still_the_worker_knows_no_tokens_of_the_next_step() -> None:
+    worker = Worker(ending_at(WITH_JUDGED))
+    streamed = run(worker, window=WITH_JUDGED, ledger=True)
+    for step in WITH_JUDGED.judged:
+        wrote = worker.history.index(
+            EvidenceFile(name=audited.judged_weights(step), sha256="2" * 64, scratch=True)
+        )
+        before = [m.index for m in worker.history[:wrote] if isinstance(m, StepOrder)]
+        assert max(before) == step
+        assert streamed.scratch[audited.judged_weights(step)] == "2" * 64
+
+
+def test_until_it_has_paused_nothing_that_a_worker_is_sent_tells_a_judged_step() -> None:
+    plain = Window(first_fence=3, start=3, stop=53, end=55, audits=(30,), every_step=True)
+    sent = []
+    for window in (plain, WITH_JUDGED):
+        worker = Worker(ending_at(window))
+        run(worker, window=window, ledger=True)
+        sent.append([(m.index, m.seed, m.fence) for m in worker.sent])
+    assert sent[0] == sent[1]
+
+
+def test_gradients_that_change_once_their_weights_were_due_are_refused() -> None:
+    def changed(message: Message) -> list[Message]:
+        if isinstance(message, ShownStep):
+            return [ShownStep(index=message.index, commitment="e" * 64)]
+        return ending_at(WITH_JUDGED)(message)
+
+    with pytest.raises(RunFailedError, match="gradients of step 12 changed once its weights"):
+        run(Worker(changed), window=WITH_JUDGED, ledger=True)
+
+
+def test_a_worker_that_stops_the_clock_by_itself_is_refused() -> None:
+    def told(message: Message) -> list[Message]:
+        found = ending_at(WITH_JUDGED)(message)
+        if isinstance(message, Tick) and message.index == 7:
+            found = [Stopped(index=7), *found]
+        return found
+
+    with pytest.raises(RunFailedError, match="stopped in step 7 out of turn"):
+        run(Worker(told), window=WITH_JUDGED, ledger=True)
+
+
+@pytest.mark.parametrize("shown", [[], [7]], ids=["not shown", "shown of another step"])
+def test_the_clock_stops_only_once_the_gradients_of_the_step_were_shown(shown: list[int]) -> None:
+    def told(message: Message) -> list[Message]:
+        if isinstance(message, ShownStep):
+            return [message.model_copy(update={"index": index}) for index in shown]
+        return ending_at(WITH_JUDGED)(message)
+
+    with pytest.raises(RunFailedError, match=r"(stopped in step 12|showed step 7) out of turn"):
+        run(Worker(told), window=WITH_JUDGED, ledger=True)
+
+
+def test_other_weights_than_the_judged_steps_are_refused() -> None:
+    def other(message: Message) -> list[Message]:
+        if isinstance(message, EvidenceFile) and message.name.startswith("judged"):
+            return [message.model_copy(update={"name": "judged-7.safetensors"})]
+        return ending_at(WITH_JUDGED)(message)
+
+    with pytest.raises(RunFailedError, match=r"wrote judged-7\.safetensors where the weights"):
+        run(Worker(other), window=WITH_JUDGED, ledger=True)
+
+
 @pytest.mark.parametrize(
     "index", [0, 5, 7, 500], ids=["long ago", "again", "too early", "never sent"]
 )
@@ -585,7 +733,9 @@ def test_the_display_is_shown_phases_steps_fences_and_that_time_passes() -> None
 def test_evidence_is_remembered_by_name_and_digest_apart_from_what_is_only_lent() -> None:
     streamed = run(Worker())
     assert streamed.evidence == {"a.json": "0" * 64}
-    assert streamed.scratch == {"weights": "1" * 64}
+    judged = map(audited.judged_weights, streamed.shown)
+    assert streamed.scratch == {"weights": "1" * 64, **dict.fromkeys(judged, "2" * 64)}
+    assert streamed.shown
     assert streamed.failure is None
 
 
@@ -629,7 +779,7 @@ def test_a_worker_that_dies_after_its_window_leaves_its_stamps_and_why_it_died(
 def test_what_a_dying_worker_had_announced_is_still_known() -> None:
     streamed = run(Dying(lambda m: m.kind == "worked", DEATH))
     assert streamed.evidence == {"a.json": "0" * 64}
-    assert streamed.scratch == {"weights": "1" * 64}
+    assert streamed.scratch["weights"] == "1" * 64
 
 
 @pytest.mark.parametrize("index", [0, 30, 52])
@@ -992,3 +1142,15 @@ def test_a_fence_without_readings_keeps_its_place_among_those_with() -> None:
 
 def test_a_plugin_without_readings_leaves_none() -> None:
     assert run(Worker(telling({}))).timing.telemetry == ()
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+def test_a_judged_step_with_other_gradients_than_were_due_is_refused(*, every_step: bool) -> None:
+    def other(message: Message) -> list[Message]:
+        if isinstance(message, ShownStep):
+            return [message.model_copy(update={"digest": "3" * 64 if every_step else ""})]
+        return committing(message) if every_step else [message]
+
+    window = replace(WITH_JUDGED, every_step=every_step)
+    with pytest.raises(RunFailedError, match="showed other gradients of step 12 than due"):
+        run(Worker(other), window=window, ledger=every_step)

@@ -7,8 +7,9 @@ from typing import Any
 
 from llmb.config import BF16, FP32, RunRequest
 from llmb.records.run_record import RunRecord
+from llmb.records.sweep_overview import LeftOut, Point, SweepPlan, SweepRequest
 from llmb.sweep.directory import SweepDirectory
-from llmb.sweep.plan import Ground, LeftOut, Point, SweepPlan, SweepRequest
+from llmb.sweep.plan import ground_of
 from tests import builders
 from tests.unit.builders_runtime import offer
 
@@ -25,7 +26,7 @@ def plan(*precisions: str, left_out: tuple[LeftOut, ...] = (), **changes: Any) -
     return SweepPlan(
         created_utc=CREATED,
         asked=asked(**changes),
-        ground=Ground.of(offer()),
+        ground=ground_of(offer()),
         precisions=precisions or ("BF16",),
         left_out=left_out,
     )

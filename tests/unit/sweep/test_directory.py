@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmb.errors import BundleRefusedError, RunFailedError, UsageError
+from llmb.records.sweep_overview import Point, SweepPlan
 from llmb.sweep.directory import Ended, SweepDirectory
-from llmb.sweep.plan import Point, SweepPlan
 from tests.unit.sweep.builders_sweep import finish, interrupt, plan, sweep
 
 ONE, TWO = Point("BF16", 1), Point("BF16", 2)

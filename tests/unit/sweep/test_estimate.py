@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmb.records.sweep_overview import Point
 from llmb.sweep.estimate import Took, left_s
-from llmb.sweep.plan import Point
 from tests.unit.sweep.builders_sweep import record_of
 
 BF16 = [Point("BF16", size) for size in (1, 2, 4)]

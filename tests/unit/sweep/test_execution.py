@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.records.sweep_overview import Point
 from llmb.sweep import execution
 from llmb.sweep.directory import Ended, SweepDirectory
-from llmb.sweep.plan import Point
 from tests.unit.sweep.builders_sweep import finish, sweep
 
 ONE, TWO, FOUR = (Point("BF16", size) for size in (1, 2, 4))

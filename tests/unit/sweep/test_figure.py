@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb.records.sweep_overview import Overview, Point
 from llmb.sweep import figure, overview
 from llmb.sweep.directory import Ended
-from llmb.sweep.overview import Overview
-from llmb.sweep.plan import Point
 from llmb.sweep.points import Boundary
 from tests.unit.sweep.builders_sweep import finish, sweep
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from llmb.records.sweep_overview import LeftOut, Point
 from llmb.sweep import overview
 from llmb.sweep.directory import Ended, SweepDirectory
-from llmb.sweep.plan import LeftOut, Point
 from tests import builders
 from tests.unit.sweep.builders_sweep import finish, record_of, sweep
 

@@ -8,7 +8,8 @@ import pytest
 
 from llmb.config import RunRequest
 from llmb.errors import UsageError
-from llmb.sweep.plan import Point, check_same
+from llmb.records.sweep_overview import Point
+from llmb.sweep.plan import check_same
 from tests.unit.sweep.builders_sweep import asked, plan
 
 

@@ -97,7 +97,7 @@ def test_an_end_of_doubling_is_refused_where_nothing_doubles_or_nothing_would_be
 def with_memory_for(size: int, **changes: Any) -> Planned:
     """Plan on a device with memory for a run in BF16 at batch size ``size``, and no larger one."""
     workload = workloads.find("llama-1.4b", {})
-    load = memory.Load(copied=False)  # an official run compares every step
+    load = memory.Load()
     have = memory.needed_bytes(workload, BF16, size, load)
     return settled(CPU.model_copy(update={"available_memory_bytes": have}), **changes)
 

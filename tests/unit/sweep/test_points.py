@@ -6,14 +6,13 @@ import pytest
 
 from llmb.records.finding import Verdict
 from llmb.records.run_record import BatchTrial
-from llmb.sweep.plan import Point, SweepPlan
+from llmb.records.sweep_overview import Point, PointState, SweepPlan
 from llmb.sweep.points import (
     Boundary,
-    MeasuredPoint,
-    PointState,
     best,
     boundary,
     ceiling_tokens_per_second,
+    measured_point,
     walk,
 )
 from tests import builders
@@ -21,7 +20,7 @@ from tests.unit.sweep.builders_sweep import plan, record_of
 
 
 def state(point: Point, status: str, **changes: object) -> PointState:
-    measured = MeasuredPoint.of(record_of(point)) if status == "measured" else None
+    measured = measured_point(record_of(point)) if status == "measured" else None
     data = {"precision": point.precision, "batch_size": point.batch_size, "status": status}
     return PointState.model_validate({**data, "measured": measured, **changes})
 
@@ -88,14 +87,14 @@ def test_the_search_of_a_run_shows_where_memory_ends_too() -> None:
         BatchTrial(
             batch_size=16, status="out_of_memory", tokens_per_second=None, peak_memory_bytes=None
         )
-        in MeasuredPoint.of(record).trials
+        in measured_point(record).trials
     )
-    auto = state(Point("BF16", None), "measured", measured=MeasuredPoint.of(record))
+    auto = state(Point("BF16", None), "measured", measured=measured_point(record))
     assert boundary([auto], "BF16") == Boundary(16, predicted=False)
 
 
 def rated(point: Point, rate: float, verdict: Verdict = Verdict.UNVERIFIED) -> PointState:
-    figures = MeasuredPoint.of(record_of(point)).model_copy(
+    figures = measured_point(record_of(point)).model_copy(
         update={"tokens_per_second": rate, "verdict": verdict}
     )
     return state(point, "measured", measured=figures, run=f"{point.folder}/run")

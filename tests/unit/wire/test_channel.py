@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from llmb import errors
+from llmb import clock, errors
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, UsageError
-from llmb.measure import clock
 from llmb.wire import channel as wire
 from llmb.wire import child, messages
 from llmb.wire.channel import Channel, ChannelClosedError

@@ -36,9 +36,9 @@ from tests.unit.builders_runtime import fence, offer, readings, run_config
 AUDITED = {
     "config": run_config(),
     "seed": 2**63 - 1,
-    "passes": ("live", "step"),
-    "token_seeds": {"live": 1, "step": 2},
-    "step": 12,
+    "passes": ("live", "step-12"),
+    "token_seeds": {"live": 1, "step-12": 2},
+    "judged": (12,),
     "evidence_folder": "e",
     "scratch_folder": "s",
     "digests": {"weights.json": "0" * 64},

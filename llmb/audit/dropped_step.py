@@ -1,0 +1,330 @@
+"""G1 with dropout: an audited step beside honest steps of the same weights and tokens.
+
+Honest steps differ in their masks, so their gradients scatter about a mean. The worker's gradient
+must hold the mean, and be as far from it as an honest gradient is (docs/adr/0075).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul
+
+from llmb.audit.distance import UNSEEN
+from llmb.audit.equivalence import (
+    ENOUGH,
+    FEW,
+    OVERFLOWED,
+    effective,
+    firsts,
+    glance_fault,
+    least_error,
+    overflowed,
+)
+from llmb.audit.precision import ROUGH, of_class, ways
+from llmb.audit.rule import compared, not_observed
+from llmb.config import Precision
+from llmb.records.arrays import Array, Arrays
+from llmb.records.audited import DROPPED, DROPPED_APART, AuditedStep
+from llmb.records.finding import Finding
+
+#: Share of the honest mean in a gradient without dropout, if the honest steps are right. Measured:
+#: 1.01 to 1.12.
+_RIGHT = (0.7, 1.5)
+#: Share of the mean in the squared length of a parameter's honest gradient: with less, a few honest
+#: steps tell too little of the mean. Measured: 0.7 to 0.85 of all parameters.
+_LEAST_SIGNAL = 0.25
+#: Elements with most of the length of a parameter, or of a module: with fewer its share is chance.
+_FEW_FOR_A_SHARE = 128
+#: Least share of the honest mean: of all parameters, and of each parameter or module.
+_LEAST_SHARE, _LEAST_SHARE_OF_PART = 0.75, 0.1
+
+
+@dataclass(frozen=True)
+class DroppedLimits:
+    """Distances from the honest mean, in distances of an honest step.
+
+    The more sequences a step has, the less a single mask moves: the allowed distance falls with the
+    root of the number of sequences. Honest steps of one sequence of 32 tokens had distances of
+    0.87 to 1.29, and a part 2.44 or less.
+    """
+
+    #: Least and most of all parameters, and most of each parameter or module.
+    nearest: float
+    furthest: float
+    furthest_part: float
+
+    @classmethod
+    def of(cls, sequences: int) -> DroppedLimits:
+        """Return the limits for a step of ``sequences``."""
+        few = 1 / math.sqrt(max(1, sequences))
+        return cls(
+            nearest=1 - max(0.2, 0.3 * few),
+            furthest=1 + max(0.2, 0.6 * few),
+            furthest_part=2 + 1.5 * few,
+        )
+
+
+def judge(
+    step: AuditedStep,
+    name: str,
+    seen: Arrays,
+    honest: Arrays,
+    reference: Arrays,
+    precision: Precision,
+    cost: str,
+    padding: Collection[str],
+    audited_steps: Iterable[int],
+    evidence: tuple[str, ...],
+    *,
+    sequences: int,
+) -> Finding:
+    """Return G1 of a judged step in a run with dropout.
+
+    The step has ``sequences`` sequences. The other arguments are those of
+    ``equivalence.judge_step``.
+    """
+    own, shown = of_class(honest, precision.name), seen[f"{step.index}/gradient"]
+    mean, apart = own.get(f"{name}/{DROPPED}"), own.get(f"{name}/{DROPPED_APART}")
+    if mean is None or not apart:
+        why = f"step {step.index}: there are no honest steps with dropout to compare with"
+        return not_observed("G1", why, evidence)
+    if overflowed([shown], precision):
+        return not_observed("G1", f"step {step.index}: {OVERFLOWED}", evidence)
+    right = reference[name]
+    plain = [run[name] for run in ways(honest, precision.name) if name in run]
+    steps = HonestSteps.of(step, mean, apart, right, plain, precision)
+    without = [name for name in step.without_gradient if name not in padding]
+    faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
+    for index in audited_steps:
+        faults += glance_fault(seen, index, precision)
+    if not faults and not steps.serve(right):
+        return not_observed("G1", f"step {step.index}: {ROUGH}", evidence)
+    comparison = steps.compare(shown if len(shown) == len(mean) else [0.0] * len(mean))
+    limits = DroppedLimits.of(sequences)
+    faults += comparison.faults(limits)
+    message = "; ".join(faults)
+    if not faults:
+        message = (
+            f"gradients of step {step.index}, which was like any other until its pause ({cost}): "
+            f"as honest steps with other masks of dropout"
+        )
+    whole, least, furthest = comparison.whole, comparison.least, comparison.furthest
+    return compared(
+        "G1",
+        not faults,
+        message,
+        evidence,
+        measured=f"{whole.share:.2f} of the mean of honest steps (least {least.share:.2f}), "
+        f"{whole.distance:.2f} times as far from it as they are (most {furthest.distance:.2f})",
+        honest=f"1 of the mean, {steps.nearest:.2f} to {steps.furthest:.2f} times as far",
+        limit=f"{_LEAST_SHARE} of the mean (each {_LEAST_SHARE_OF_PART}), "
+        f"{limits.nearest:.3g} to {limits.furthest:.3g} times as far (each "
+        f"{limits.furthest_part:.3g})",
+    )
+
+
+@dataclass(frozen=True)
+class _DroppedPart:
+    """The honest steps' gradients of one parameter."""
+
+    name: str
+    where: slice
+    #: Squared lengths: of the true mean, and of what one step is off; the latter with the rounding.
+    signal: float
+    noise: float
+    #: Effective number of elements.
+    elements: float
+
+    @property
+    def length(self) -> float:
+        """The squared length of an honest gradient: every parameter counts alike in a total."""
+        return self.signal + self.noise
+
+
+@dataclass(frozen=True)
+class _DroppedPlaces:
+    """A gradient beside the mean of honest steps: of a parameter, of a module, or of all."""
+
+    name: str
+    #: The share of the mean that the gradient holds: 1 in an honest step, on average.
+    share: float
+    #: Distance from the mean, in distances of an honest step.
+    distance: float
+    elements: float
+
+
+@dataclass(frozen=True)
+class _DroppedComparison:
+    """A gradient beside the mean of honest steps."""
+
+    whole: _DroppedPlaces
+    #: The parameter or module with the smallest share, and the one furthest from the mean.
+    least: _DroppedPlaces
+    furthest: _DroppedPlaces
+
+    def faults(self, limits: DroppedLimits) -> list[str]:
+        """Return a sentence for each broken limit."""
+        found, whole, least, furthest = list[str](), self.whole, self.least, self.furthest
+        # Not `<`: a NaN must not pass.
+        if not (whole.share >= _LEAST_SHARE and least.share >= _LEAST_SHARE_OF_PART):
+            found.append(
+                f"the gradients hold {whole.share:.2f} of the mean of honest steps with other "
+                f"masks (limit {_LEAST_SHARE}), least {least.name}: {least.share:.2f} (limit "
+                f"{_LEAST_SHARE_OF_PART})"
+            )
+        if not (whole.distance <= limits.furthest and furthest.distance <= limits.furthest_part):
+            found.append(
+                f"the gradients are {whole.distance:.3g} times as far from the mean of honest "
+                f"steps as these are (limit {limits.furthest:.3g}), most {furthest.name}: "
+                f"{furthest.distance:.3g} times (limit {limits.furthest_part:.3g})"
+            )
+        if whole.distance < limits.nearest:
+            found.append(
+                f"the gradients are only {whole.distance:.2f} times as far from the mean of honest "
+                f"steps as these are (limit {limits.nearest:.3g}): dropout is left out, or less"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class HonestSteps:
+    """Mean and scatter of the gradients of honest steps."""
+
+    _parts: Sequence[_DroppedPart]
+    _mean: Array
+    #: Number of honest steps.
+    _count: int
+    #: Number of sampled elements in parts that are compared, and of all.
+    _told: int
+    _all: int
+    #: Distances of the honest steps from the mean of the others, in the mean of these distances.
+    nearest: float
+    furthest: float
+
+    @classmethod
+    def of(
+        cls,
+        step: AuditedStep,
+        mean: Array,
+        apart: Array,
+        right: Array,
+        plain: Sequence[Array],
+        precision: Precision,
+    ) -> HonestSteps:
+        """Return the honest steps with ``mean`` and distances ``apart`` from it, step by step.
+
+        ``plain`` are the gradients of honest runs of the step without dropout, and ``right`` the
+        reference: both together show what the format rounds.
+        """
+        width = len(step.segments)
+        count = len(apart) // width
+        rows = [[*apart[n * width : (n + 1) * width]] for n in range(count)]
+        least = least_error(precision)
+        parts = []
+        for number, (segment, begin) in enumerate(zip(step.segments, firsts(step), strict=True)):
+            where = slice(begin, begin + segment.gradients)
+            own = mean[where]
+            scatter = sum(row[number] ** 2 for row in rows) / (count - 1)
+            length = math.fsum(x * x for x in own)
+            rounded = max(
+                (math.dist(run[where], right[where]) ** 2 for run in plain),
+                default=0.0,
+            )
+            signal = length - scatter / count
+            told = not segment.name.endswith(UNSEEN) and (elements := effective(own)) >= FEW
+            if told and signal >= _LEAST_SIGNAL * (signal + scatter):
+                noise = scatter + max(rounded, least**2 * length)
+                parts.append(_DroppedPart(segment.name, where, signal, noise, elements))
+        told_parts = {part.name for part in parts}
+        weights = {part.name: part.length for part in parts}
+        sums = [
+            math.fsum(
+                value**2 / weights[segment.name]
+                for segment, value in zip(step.segments, row, strict=True)
+                if segment.name in told_parts
+            )
+            for row in rows
+        ]
+        usual = statistics.fmean(sums) or 1.0
+        return cls(
+            parts,
+            mean,
+            count,
+            sum(s.gradients for s in step.segments if s.name in told_parts),
+            len(mean),
+            math.sqrt(min(sums) / usual),
+            math.sqrt(max(sums) / usual),
+        )
+
+    def serve(self, right: Array) -> bool:
+        """Tell whether the honest steps are good enough to compare with.
+
+        ``right``, the gradient without dropout that a process without the plugin computed, must
+        hold their mean: the honest steps were made with the vendor's backend.
+        """
+        if self._told < ENOUGH * self._all or not all(map(math.isfinite, self._mean)):
+            return False
+        return _RIGHT[0] <= self.compare(right).whole.share <= _RIGHT[1]
+
+    def compare(self, shown: Array) -> _DroppedComparison:
+        """Return ``shown`` beside the mean: all of it, and the worst parameters and modules."""
+        sums = {part.name: self._sums(part, shown) for part in self._parts}
+        placed = list(self._placed(sums))
+        whole = _placed("", list(sums.values()))
+        many = [one for one in placed if one.elements >= _FEW_FOR_A_SHARE]
+        return _DroppedComparison(
+            whole,
+            min(many, key=lambda one: _or_worst(one.share, -math.inf), default=whole),
+            max(placed, key=lambda one: _or_worst(one.distance, math.inf), default=whole),
+        )
+
+    def _sums(self, part: _DroppedPart, shown: Array) -> _Sums:
+        theirs, own = shown[part.where], self._mean[part.where]
+        return _Sums(
+            sum(map(mul, theirs, own)) / part.length,
+            part.signal / part.length,
+            math.dist(theirs, own) ** 2 / part.length,
+            # An honest mean is off, too.
+            (1 + 1 / self._count) * part.noise / part.length,
+            part.elements,
+        )
+
+    def _placed(self, sums: Mapping[str, _Sums]) -> Iterator[_DroppedPlaces]:
+        """Yield the place of every parameter, and of every module with more than one."""
+        modules: dict[str, list[_Sums]] = {}
+        for name, one in sums.items():
+            yield _placed(name, [one])
+            parts = name.split(".")
+            for depth in range(1, len(parts)):
+                modules.setdefault(".".join(parts[:depth]), []).append(one)
+        for name, many in modules.items():
+            if len(many) > 1:
+                yield _placed(name, many)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over one parameter, in squared lengths of its honest gradient."""
+
+    along: float
+    signal: float
+    apart: float
+    noise: float
+    elements: float
+
+
+def _placed(name: str, sums: Sequence[_Sums]) -> _DroppedPlaces:
+    signal, noise = sum(one.signal for one in sums), sum(one.noise for one in sums)
+    return _DroppedPlaces(
+        name,
+        sum(one.along for one in sums) / signal if signal else math.nan,
+        math.sqrt(sum(one.apart for one in sums) / noise) if noise else math.nan,
+        sum(one.elements for one in sums),
+    )
+
+
+def _or_worst(value: float, worst: float) -> float:
+    return worst if math.isnan(value) else value

@@ -1,0 +1,251 @@
+"""Compare the functions that the pause of a step calls, in every pause (rule N1).
+
+Rule N1 compares all callables once, after the stream. A plugin could replace ``Channel.receive`` or
+``torch.no_grad.__enter__``, and put the method back in the pause of the last step. The plugin would
+know of a judged step before llmb reads the gradients of the step. A comparison of 3,200 names takes
+0.4 ms.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from operator import attrgetter, is_
+from types import CellType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from llmb.observe.callables import functions
+
+#: Modules of llmb that a pause runs through: all functions, classes and constants are compared. A
+#: process loads them here if not before: a plugin could load and change them first.
+_MODULES = (
+    *("llmb.clock", "llmb.wire.channel", "llmb.wire.messages", "llmb.records.places"),
+    *("llmb.records.audited", "llmb.observe.canonical", "llmb.observe.host_bytes"),
+    *("llmb.observe.ledger", "llmb.observe.gradient_ledger", "llmb.observe.output_ledger"),
+    *("llmb.observe.outputs", "llmb.observe.step_sampler", "llmb.observe.places"),
+    *("llmb.observe.exactness", "llmb.observe.pause_path", "llmb.observe.shard_places"),
+    *("llmb.observe.weights", "llmb.observe.weights_file", "llmb.parallel.shards"),
+    *("llmb.reference.train_loop", "llmb.reference.generate"),
+)
+#: Modules of Python, pydantic and torch whose functions these modules call: all callables are
+#: compared, and those of their classes.
+_CALLED = (
+    *("abc", "builtins", "contextlib", "hashlib", "random", "socket", "json", "json.encoder"),
+    *("pydantic.main", "pydantic.type_adapter"),
+    *("torch", "torch._tensor", "torch.functional", "torch._jit_internal"),
+    *("torch.autograd.grad_mode", "torch.utils._contextlib"),
+)
+#: Of torch's own module these classes are compared: the others are no part of a pause.
+_TORCH, _OF_TORCH = "torch", ("Tensor", "Event")
+#: Where the parameters are sharded over ranks.
+_CALLED_BY_RANKS = (
+    *("llmb.parallel.layout", "llmb.parallel.ranks", "llmb.parallel.shared_channel"),
+    *("torch._ops", "torch.autograd.function", "torch.utils._pytree"),
+    *("torch.distributed._functional_collectives", "torch.distributed.c10d_logger"),
+    *("torch.distributed.device_mesh", "torch.distributed.distributed_c10d"),
+    *("torch.distributed.tensor._api", "torch.distributed.tensor._redistribute"),
+    *("torch.distributed.tensor._utils", "torch.distributed.tensor.placement_types"),
+)
+#: torch.set_default_dtype points this old alias to another of torch's own classes.
+_ALIAS = "torch.Storage"
+#: torch's operators that read a sample, commit to the sample and copy it to the host.
+_KERNELS = (
+    *("as_strided", "cat", "_to_copy", "copy_", "detach", "view", "view.dtype", "stack"),
+    *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor"),
+)
+_DECODER = "_ADAPTER"
+#: pydantic's reader and writer of a class of messages.
+_READERS = ("__pydantic_serializer__", "__pydantic_validator__")
+_METHODS = (staticmethod, classmethod, property)
+#: Bit of a class that Python code can change (``Py_TPFLAGS_IMMUTABLETYPE`` is unset).
+_IMMUTABLE = 1 << 8
+#: Full name, value, and code (None: no Python function) of a name that has changed.
+Changed = tuple[str, object, object]
+
+
+@dataclass(frozen=True)
+class _ComparedNames:
+    """The compared names of a module or class, with the values before any code of the plugin."""
+
+    name: str
+    holder: Mapping[str, Any]
+    values: Mapping[str, Any]
+    #: New names that would hide something: an attribute of a base class, or a builtin.
+    hiding: frozenset[str]
+
+
+def comparison(
+    modules: Collection[ModuleType] = (), *, ranks: bool = False
+) -> Callable[[], list[Changed]]:
+    """Return a function that returns each name that has another value or code than now.
+
+    ``modules`` of llmb are compared besides those that every pause runs through; with ``ranks``
+    also the modules that ranks exchange gradients through. The returned function is a closure: a
+    plugin could replace names of this module or of ``builtins``, and the function looks up none.
+    """
+    every = [*_rooms([*map(import_module, _MODULES), *modules], ranks=ranks)]
+    rooms = [
+        (room.name, room.holder, room.holder.get, len(room.holder), {*room.holder}, room.hiding)
+        for room in every
+    ]
+    held = [
+        ([f"{room.name}.{name}" for name in room.values], [*room.values], [*room.values.values()])
+        for room in every
+    ]
+    parts_of = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # can be exchanged
+    code_of = attrgetter("__code__")
+    made = [
+        (f"{room.name}.{name}", function, parts_of(function))
+        for room in every
+        for name, value in room.values.items()
+        for function in functions(value)
+    ]
+    #: Functions that other functions close over, such as the inner function of a context manager.
+    closed = [
+        (name, cell, cell.cell_contents)
+        for name, function, _ in made
+        for cell in function.__closure__ or ()
+        if type(content_of(cell)) is FunctionType
+    ]
+    holders = [function for _, function, _ in made] + [cell for _, cell, _ in closed]
+    #: Code, defaults and more of all functions in one call: a read of an attribute of a function
+    #: would be an audit event, which rule N2 hears.
+    get_referents = gc.get_referents
+    referents = get_referents(*holders)
+    each, together, true_of_all, same, size, kind_of = map, zip, all, is_, len, type
+
+    def changed() -> list[Changed]:
+        differ: list[tuple[str, object]] = []
+        for (room, holder, get, count, known, hiding), held_of in together(rooms, held):
+            full, names, values = held_of
+            if not true_of_all(each(same, each(get, names), values)):
+                now = [*each(get, names)]
+                differ += [(n, v) for n, v, was in together(full, now, values) if v is not was]
+            if size(holder) != count:
+                new = [name for name in holder if name not in known and name in hiding]
+                differ += [(f"{room}.{name}", get(name)) for name in new]
+        found: list[Changed] = [
+            (name, value, code_of(value) if kind_of(value) is FunctionType else None)
+            for name, value in differ
+        ]
+        now = get_referents(*holders)
+        if size(now) != size(referents) or not true_of_all(each(same, now, referents)):
+            found += [
+                (name, function, code_of(function))
+                for name, function, parts in made
+                if not true_of_all(each(same, parts_of(function), parts))
+            ]
+            found += [
+                (name, contents, None)
+                for name, cell, inner in closed
+                for contents in get_referents(cell) or (None,)
+                if contents is not inner
+            ]
+        return found
+
+    return changed
+
+
+def content_of(cell: CellType) -> object:
+    """Return the content of ``cell`` of a closure; None of an empty cell."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def kernels() -> Callable[..., list[tuple[str, str]]]:
+    """Return a function that returns operators of a pause with another table of kernels than now.
+
+    ``torch.library`` registers kernels, and takes the kernels back. Each pair is the name of the
+    operator, such as ``aten::cat``, and the dispatcher's table, with the fallbacks of all keys. A
+    call compares a drawn third of the operators, or ``every`` operator.
+    """
+    table, each, together, drawn = torch._C._dispatch_dump_table, map, zip, os.urandom
+    names = [name for part in _KERNELS if torch._C._dispatch_has_kernel(name := f"aten::{part}")]
+    tables = [*map(table, names)]
+    thirds = [(names[n::3], tables[n::3]) for n in range(3)]
+    known = dict[str, str]()  # equal tables are kept once
+
+    def changed(*, every: bool = False) -> list[tuple[str, str]]:
+        some, before = (names, tables) if every else thirds[drawn(1)[0] % 3]
+        now = [*each(table, some)]
+        if now == before:
+            return []
+        differ = [(name, new) for name, new, old in together(some, now, before) if new != old]
+        return [(name, known.setdefault(new, new)) for name, new in differ]
+
+    return changed
+
+
+def _rooms(own: Iterable[ModuleType], *, ranks: bool) -> Iterator[_ComparedNames]:
+    others = _there((*_CALLED, *_CALLED_BY_RANKS * ranks))
+    seen = set[int]()
+    for module in (*own, *others):
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        items, is_own = vars(module), module.__name__.startswith("llmb.")
+        hiding = vars(builtins) if module is not builtins else ()
+        kept = dict(_kept(module.__name__, items, is_own=is_own))
+        yield _ComparedNames(module.__name__, items, kept, frozenset(hiding))
+        for kind in filter(partial(_is_of, module), items.values()):
+            if id(kind) not in seen:
+                seen.add(id(kind))
+                yield _room_of(kind, is_own=is_own)
+        if _DECODER in items:  # pydantic calls the attributes
+            adapter = vars(items[_DECODER])
+            read = {name: adapter[name] for name in ("validator", "serializer")}
+            yield _ComparedNames(f"{module.__name__}.{_DECODER}", adapter, read, frozenset())
+
+
+def _there(names: Iterable[str]) -> Iterator[ModuleType]:
+    """Yield the modules ``names``, as far as this version of torch has them."""
+    for name in names:
+        with suppress(ImportError):
+            yield import_module(name)
+
+
+def _room_of(kind: type, *, is_own: bool) -> _ComparedNames:
+    behind = (name for base in kind.__mro__[1:] for name in vars(base))
+    kept = {n: value for n, value in vars(kind).items() if _is_method(n, value, is_own=is_own)}
+    return _ComparedNames(
+        f"{kind.__module__}.{kind.__qualname__}", vars(kind), kept, frozenset(behind)
+    )
+
+
+def _kept(module: str, items: Mapping[str, Any], *, is_own: bool) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of a module: of llmb's ``own`` constants, too."""
+    for name, value in items.items():
+        own = is_own and not name.startswith("__")
+        if (own or callable(value)) and f"{module}.{name}" != _ALIAS:
+            yield name, value
+
+
+def _is_of(module: ModuleType, value: Any) -> bool:
+    """Tell whether ``value`` is a class of ``module`` that Python code can change.
+
+    A class may name the package in place of a private module, as ``DTensor`` does.
+    """
+    return (
+        issubclass(type(value), type)  # some objects of torch warn when asked for their class
+        and f"{module.__name__}.".startswith(f"{value.__module__}.")
+        and (value.__module__ != _TORCH or value.__name__ in _OF_TORCH)
+        and not value.__flags__ & _IMMUTABLE
+    )
+
+
+def _is_method(name: str, value: object, *, is_own: bool) -> bool:
+    if is_own:
+        return isinstance(value, FunctionType | staticmethod | classmethod | property) or (
+            name in _READERS
+        )
+    return callable(value) or isinstance(value, _METHODS)
