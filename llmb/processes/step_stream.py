@@ -158,8 +158,9 @@ class StepStream:
         begin = clock.now_ns()
         if self.exactness is not None:
             self.exactness.see(step.index, loss, *results)
-        self.sampler.next()
+        # In this order a lazy device compiles the same programs after an audited step.
         self.sampler.glance()
+        self.sampler.next()
         commitment, stopped_ns = self.commitment(), self.stopped_ns
         with _without_finalizers():
             self._channel.send(Paused(index=step.index, commitment=commitment))

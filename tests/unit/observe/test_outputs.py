@@ -80,8 +80,8 @@ def witnessed(indices: tuple[int, ...] = (2, 5), change: float = 0.0) -> OutputW
     for index in range(7):
         values = logits(index)
         sampler.show(Output(values))
-        sampler.next()
         sampler.glance()
+        sampler.next()
         if index in indices:
             values += change
             sampler.before(step(index), 50 + index)

@@ -228,8 +228,8 @@ def pause() -> Iterator[Callable[[], None]]:
     supervisor.send(KeepWeights(seed=7))
 
     def paused() -> None:
-        sampler.next()
         sampler.glance()
+        sampler.next()
         ledger.commitment()
         worker.send(Paused(index=3, commitment=""))
         worker.receive()

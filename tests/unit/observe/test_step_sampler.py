@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from llmb.observe import step_sampler
 from llmb.observe.places import GRADIENTS, STATES, VECTOR, choose
@@ -40,9 +41,8 @@ class Operators(TorchDispatchMode):
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        described = [tuple(a.shape) if isinstance(a, Tensor) else a for a in args]
-        if not any(isinstance(a, list) for a in args):
-            self.names.append(f"{func} {described}")
+        described = tree_map(lambda a: tuple(a.shape) if isinstance(a, Tensor) else a, args)
+        self.names.append(f"{func} {described}")
         return func(*args, **(kwargs or {}))
 
 
@@ -55,10 +55,11 @@ class Run:
         kernel: Mapping[str, bool] | None = None,
         *,
         lazy: bool = False,
+        settle: Callable[[], object] | None = None,
     ) -> None:
         self.model = model or Holder()
         self.optimizer: AdamW = build_optimizer(self.model.parameters(), **(kernel or {}))
-        self.sampler = StepSampler(self.model, self.optimizer, lazy=lazy)
+        self.sampler = StepSampler(self.model, self.optimizer, lazy=lazy, settle=settle)
         self.index = 0
         #: Of the latest judged step.
         self.digest: str | None = None
@@ -76,8 +77,8 @@ class Run:
     ) -> dict[str, dict[str, Tensor]]:
         """Make a step, judged or audited where there is a ``seed``; return the state around it."""
         self.gradients()
-        self.sampler.next()
         self.sampler.glance()
+        self.sampler.next()
         before = self.state()
         if seed is not None:
             look = self.sampler.show if is_judged else self.sampler.before
@@ -230,6 +231,39 @@ def test_on_a_lazy_device_every_gradient_is_glanced_at_and_what_is_done_is_the_s
         assert len(asked) == 8 + 8 + 1, "eight of each parameter, or all it has"
     assert done[0]
     assert done[1:] == done[:-1]
+
+
+def test_on_a_lazy_device_two_audited_steps_in_a_row_need_no_other_programs() -> None:
+    programs: set[tuple[str, ...]] = set()
+    with Operators() as seen:
+
+        def settle() -> None:
+            """End a program, as the device does: the device compiles the program once."""
+            # The host draws the places of the samples; the counter is a number on the host here.
+            on_the_host = ("aten.arange", "aten.mul", "aten.add")
+            names = (name.partition(" ")[0] for name in seen.names)
+            program = tuple(name for name in names if not name.startswith(on_the_host))
+            seen.names.clear()
+            programs.update({program} if program else ())
+
+        def steps(*audited: int) -> set[tuple[str, ...]]:
+            """Return the programs of ten steps, some of which are audited."""
+            programs.clear()
+            run = Run(lazy=True, settle=settle)
+            for index in range(10):
+                run.gradients()
+                run.sampler.glance()
+                run.sampler.next()
+                if index in audited:
+                    run.sampler.before(Step(index, 1, fence=False), 3)
+                run.optimizer.step()
+                run.sampler.after()
+                settle()
+            return set(programs)
+
+        apart = steps(2, 6)
+        assert steps(2, 6, 7) == steps(2, 3, 4, 5) == apart
+    assert len(apart) > 4
 
 
 def test_of_many_gradients_some_are_glanced_at_and_over_steps_all_of_them() -> None:

@@ -186,7 +186,7 @@ def test_every_pause_asks_about_its_own_step_and_goes_on_when_told_to() -> None:
     for index in (0, 1):
         assert stream.pause(Step(index, 1, fence=False), LOSS) is False
     assert supervisor.asked == [Paused(index=0), Paused(index=1)]
-    assert sampler.calls == ["next", "glance", "next", "glance"]
+    assert sampler.calls == ["glance", "next", "glance", "next"]
     assert stream.last is None
 
 
@@ -205,7 +205,7 @@ def test_gradients_are_glanced_at_before_anybody_is_asked() -> None:
 def test_a_step_that_is_to_be_looked_at_is_looked_at_in_its_own_pause() -> None:
     stream, _, sampler = stream_of(AuditRequest(seed=9, last=False))
     assert stream.pause(Step(4, 1, fence=False), LOSS) is False
-    assert sampler.calls == ["next", "glance", (4, 9)]
+    assert sampler.calls == ["glance", "next", (4, 9)]
 
 
 def test_the_last_request_ends_the_stream_with_the_step_its_loss_and_a_seed() -> None:
@@ -213,7 +213,7 @@ def test_the_last_request_ends_the_stream_with_the_step_its_loss_and_a_seed() ->
     step = Step(4, 1, fence=False)
     assert stream.pause(step, LOSS) is True
     assert stream.last == step_stream.Last(step, LOSS, 9)
-    assert sampler.calls == ["next", "glance"], "its gradients stay where they are"
+    assert sampler.calls == ["glance", "next"], "its gradients stay where they are"
 
 
 def test_orders_that_come_before_the_answer_are_kept_for_their_turn() -> None:
