@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = "LLMB_TESTS_TABLE"
 #: Between two lines of progress where no terminal is watched.
 QUIET_S = 60.0
+#: Of a failed part without tests, the table shows so many lines.
+LAST_LINES = 10
 #: What no part makes: minutes to hours each, named and run by hand.
 BY_HAND = "not wide and not long and not official"
 
@@ -141,6 +143,8 @@ class Row:
     seconds: float = 0.0
     reasons: list[str] = field(default_factory=list)
     error: str | None = None
+    #: The tests that failed, each with its message; without tests the last lines of the output.
+    failures: list[str] = field(default_factory=list)
 
 
 # -- reading what pytest found ----------------------------------------------------------------
@@ -155,8 +159,10 @@ def rows_of(part: str, junit: Path) -> list[Row]:
         row = rows.setdefault(place, Row(f"{part}: {place}" if place else part, passed=0))
         row.seconds += float(case.get("time") or 0)
         skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
+        failure = next((one for one in case if one.tag in ("failure", "error")), None)
+        if failure is not None:
             row.failed += 1
+            row.failures.append(f"{case.get('name')}: {_one_line(failure.get('message') or '')}")
         elif skipped is not None:
             row.skipped += 1
             reasons[place][_reason(skipped)] += 1
@@ -179,6 +185,11 @@ def _reason(skipped: ElementTree.Element) -> str:
     if skipped.get("type") == "pytest.xfail":
         return "known, and said in tests/cheats/README.md"
     return (skipped.get("message") or "no reason given").removeprefix("Skipped: ")
+
+
+def _one_line(text: str) -> str:
+    """Return ``text`` in one line of at most 400 characters."""
+    return " ".join(text.split())[:400]
 
 
 # -- running ----------------------------------------------------------------------------------
@@ -248,7 +259,11 @@ def run(part: Part, arguments: Sequence[str], folder: Path, progress: Progress) 
     rows = [Row(part.name, seconds=seconds), *found]
     if failed:
         rows[0].error = "; ".join(failed)
-        progress.say(output.read_text(errors="replace"))
+        words = output.read_text(errors="replace")
+        if not any(row.failures for row in found):
+            last = [line for line in words.splitlines() if line.strip()][-LAST_LINES:]
+            rows[0].failures = [_one_line(line) for line in last]
+        progress.say(words)
     progress.say(f"{'FAILED' if failed else 'ok':7} {part.name} ({seconds:.0f} s)")
     return rows
 
@@ -313,7 +328,7 @@ def run_all(parts: Sequence[Part], arguments: Sequence[str], folder: Path) -> li
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text: part, passed, skipped and why, seconds."""
+    """Return the rows as text: part, passed, skipped and why, what failed, seconds."""
     width = max(len(row.part) for row in rows)
     lines = [f"{'part':{width}}  passed  skipped  failed  seconds"]
     for row in rows:
@@ -321,6 +336,7 @@ def table(rows: Sequence[Row]) -> str:
         numbers = f"{counts[0]!s:>6}  {counts[1]!s:>7}  {counts[2]!s:>6}  {row.seconds:7.0f}"
         lines.append(f"{row.part:{width}}  {numbers}" + (f"  {row.error}" if row.error else ""))
         lines += [f"{'':{width}}  skipped: {reason}" for reason in row.reasons]
+        lines += [f"{'':{width}}  failed: {failure}" for failure in row.failures]
     return "\n".join(lines)
 
 

@@ -135,7 +135,7 @@ class _DroppedPart:
     #: Squared lengths: of the true mean, and of what one step is off; the latter with the rounding.
     signal: float
     noise: float
-    #: Effective number of elements.
+    #: Effective number of elements: in the mean, or without dropout if there are fewer.
     elements: float
 
     @property
@@ -234,7 +234,9 @@ class HonestSteps:
                 default=0.0,
             )
             signal = length - scatter / count
-            told = not segment.name.endswith(UNSEEN) and (elements := effective(own)) >= FEW
+            # Masks may zero an element with most of the length in most of the few honest steps.
+            elements = min(effective(own), effective(right[where]))
+            told = not segment.name.endswith(UNSEEN) and elements >= FEW
             if told and signal >= _LEAST_SIGNAL * (signal + scatter):
                 noise = scatter + max(rounded, least**2 * length)
                 parts.append(_DroppedPart(segment.name, where, signal, noise, elements))

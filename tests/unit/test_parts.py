@@ -63,6 +63,7 @@ def test_the_table_shows_skips_failures_and_errors(junit: Path) -> None:
     shown = table([Row("lint", seconds=3, error="ruff ended with 1"), *rows_of("t", junit)])
     assert "ruff ended with 1" in shown
     assert "skipped: 2 no C compiler" in shown
+    assert "failed: test_e: caught" in shown
     assert shown.splitlines()[0].split() == ["part", "passed", "skipped", "failed", "seconds"]
 
 
@@ -80,8 +81,10 @@ def test_every_command_of_a_part_is_run_though_one_fails(
 def test_what_a_failed_part_printed_is_shown(
     tmp_path: Path, progress: Progress, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(Part("loud", (python("print('the reason'); exit(1)"),)), (), tmp_path, progress)
+    code = "print(*range(90), 'the reason', sep='\\n'); exit(1)"
+    (row,) = run(Part("loud", (python(code),)), (), tmp_path, progress)
     assert "the reason" in capsys.readouterr().out
+    assert row.failures == [*map(str, range(81, 90)), "the reason"]
 
 
 def test_a_tool_that_is_not_installed_is_a_failed_part(tmp_path: Path, progress: Progress) -> None:

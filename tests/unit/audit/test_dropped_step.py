@@ -215,6 +215,14 @@ def test_what_a_softmax_cannot_see_and_what_few_elements_hold_is_not_judged() ->
     assert judged(drawn(1), honest=honest).status is Status.PASS
 
 
+def test_an_element_that_masks_took_out_of_the_honest_steps_is_not_judged() -> None:
+    usual, large = MEAN[of(4)], 60.0
+    shown = with_part(drawn(1), 4, [large, *usual[1:]])
+    assert judged(shown).status is Status.FAIL
+    # Without dropout the element has the length of the sample: its share in four steps is chance.
+    assert judged(shown, right=with_part(MEAN, 4, [large, *usual[1:]])).status is Status.PASS
+
+
 def test_a_parameter_without_noise_is_judged_by_what_the_format_rounds() -> None:
     rows = [with_part(drawn(100 + n), 4, MEAN[of(4)]) for n in range(MASKS)]
     mean = [sum(column) / MASKS for column in zip(*rows, strict=True)]
