@@ -108,6 +108,13 @@ def test_a_part_that_is_better_by_nature_need_only_be_as_good_as_most() -> None:
     assert rough.limit(UP) == 5.25
 
 
+@pytest.mark.parametrize(("elements", "slack"), [(1024, 0.75), (64, 0.75), (16, 1.5), (4, 3.0)])
+def test_errors_of_few_elements_are_chance_and_get_more_slack(elements: int, slack: float) -> None:
+    border = Border(KNOWN["BF16"], Bits(dict.fromkeys(PARTS, 7.5)), elements={UP: elements})
+    assert border.limit(UP) == 7.5 - slack
+    assert border.limit(DOWN) == 7.5 - 0.75
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
     tampered = Border(KNOWN[name], Bits(dict.fromkeys(PARTS, 0.5)))
