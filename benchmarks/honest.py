@@ -216,6 +216,11 @@ def _templates() -> Iterator[Case]:
     yield Case("honest_fused", "BF16", workload="alcf-7b")
     for workload in ("llama-1.4b", "gpt2-125m", "nemo-bert-base"):
         yield Case("cpu", "BF16", DEBUG, workload)
+        yield Case("cpu", "FP16", DEBUG, workload, more=("--mixed-precision", "--accumulate=2"))
+    # Few elements in a gain or bias: chance moves their errors.
+    for precision in ("FP32", "BF16", "FP16"):
+        yield Case("cpu", precision, width=16)
+        yield Case("cpu", precision, width=32, workload="gpt2-125m")
     yield Case("cpu", "FP32", DEBUG)
     yield Case("cpu", "BF16", DEBUG, *_FORWARD)
     yield Case("cpu", "BF16", DEBUG, *_GENERATE)
@@ -241,7 +246,7 @@ def _drawn(case: Case, rng: random.Random) -> Case:
     shapes: dict[str, Any] = {
         "length": case.length or max(length, _BLOCK * case.subject.startswith("format:")),
         "batch": case.batch or (2 * max(1, batch // 2) if even else batch),
-        "width": rng.choice((64, 64, 96, 128)),
+        "width": case.width or rng.choice((64, 64, 96, 128)),
         "layers": case.layers or rng.choice((1, 2, 3)),
         "words": rng.choice((None, *3 * (_FEW_WORDS,))) if case.workload in _WORDED else None,
         "steps": {"train": rng.choice((*5 * (20,), 50)), "forward": 10, "generate": 5}[case.mode],

@@ -401,8 +401,11 @@ def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Prec
 def loss_limit(honest: float, right: float, precision: Precision) -> float:
     """Return the allowed distance of a loss from ``right``, given the loss of an ``honest`` run."""
     significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
+    known = precision.judged_as
     if precision.bits <= NARROW_BITS:  # the loss is a random draw, in every dtype
         significand = min(significand, _SIGNIFICAND["bfloat16"])
+    elif known is not None and known.format is not None:  # TF32: stored as float32
+        significand = min(significand, known.format.significant_bits + 1)
     ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
     share = _LOSS_OF_FEW_BITS if precision.bits < NARROW_BITS else _LOSS_RELATIVE
     return max(_HONEST_LOSSES * abs(honest - right), _LOSS_ULPS * ulp, share * abs(right))

@@ -49,7 +49,9 @@ def test_an_honest_transform_is_accused_of_nothing(tmp_path, twin: Twin):
     ended = runner.run(tmp_path, twin.plugin, twin.precision, *twin.flags)
     assert ended.finished, ended.stderr
     audit = ended.record["audit"]
-    accused = [f for f in audit["findings"] if f["status"] in ("fail", "flag")]
+    accused = [
+        f"{f['id']}: {f['message']}" for f in audit["findings"] if f["status"] in ("fail", "flag")
+    ]
     assert not accused
     assert audit["verdict"] == "CONSISTENT", [
         f for f in audit["findings"] if f["status"] == "not_observed"

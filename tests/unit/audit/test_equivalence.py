@@ -230,6 +230,12 @@ def test_the_loss_of_a_format_of_few_bits_may_be_further_off(bits: int, expected
     assert loss_limit(12.7655, 12.7655, precision) == pytest.approx(expected, abs=0.005)
 
 
+def test_the_loss_of_tf32_is_as_rough_as_its_products() -> None:
+    # An honest error may be nothing by chance, as -8.6e-6 beside 1.0e-4 of a twin: 3 last places.
+    assert loss_limit(12.7383, 12.7383, TF32) == loss_limit(12.7383, 12.7383, FP16) == 3 * 2.0**-7
+    assert loss_limit(12.7383, 12.7383, FP32) < 2e-4
+
+
 def test_a_loss_that_was_not_shown_fails() -> None:
     for name in ("live/loss",):
         found = live(every(0.0), **{name: None})
