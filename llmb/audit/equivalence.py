@@ -115,7 +115,12 @@ def judge_step(
     if f"host/{name}" not in reference:
         hosts = []
     rough = _rough_parts(hosts, precision)
-    left = sum(segment.gradients for segment in step.segments if segment.name not in rough)
+    # A parameter map may call all elements padding: zeros of no step would agree with zeros.
+    left = sum(
+        segment.gradients
+        for segment, begin in zip(step.segments, firsts(step), strict=True)
+        if segment.name not in rough and any(right[begin : begin + segment.gradients])
+    )
     for one in (mine, *theirs, *hosts):
         for name in rough:
             del one[name]

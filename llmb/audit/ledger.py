@@ -10,7 +10,8 @@ from dataclasses import replace
 from llmb.audit import outputs
 from llmb.audit.bench import HONEST, LEDGER, STEPS, Bench
 from llmb.audit.call_by_call import CallByCall
-from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls
+from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls
+from llmb.audit.equivalence import ENOUGH
 from llmb.audit.honest_error import HonestError, drift, honest_error, times_of
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence, PartFinding, Rule
@@ -44,6 +45,10 @@ _LAST_PLACE = {"bfloat16": 2.0**-4, "float32": 2.0**-20}
 VALUES = Evidence(audited.LEDGER_VALUES, arrays.read)
 REPLAYED = Evidence(audited.REPLAYED, arrays.read)
 RECOMPUTED = Evidence(audited.RECOMPUTED, arrays.read)
+_HOLLOW = (
+    "most sampled gradients of the honest run are zero, or hang on few elements: no step can be "
+    "told from no step"
+)
 L1 = Rule(
     "L1",
     Level.BLOCK,
@@ -155,6 +160,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
     wider = replace(own, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
         own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
+    if _is_hollow(gradients, ledger):
+        yield L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, paths)
+        return
     worker = StepByStep(gradients, own, of_element)
     turns = len(ledger.moments)
     of_moment = None if of_element is None else OF_MOMENTS * of_element
@@ -256,6 +264,15 @@ def _hidden(bench: Bench, ledger: LedgerEvidence) -> str | None:
                 found = f"the rows of the steps show {shown.get(name, 0)} elements of {name}, "
                 return found + f"and step {step.index} had {elements}"
     return None
+
+
+def _is_hollow(gradients: ComparedRows, ledger: LedgerEvidence) -> bool:
+    """Tell whether most sampled gradients of the honest run are zero, or hang on few elements.
+
+    A parameter map may call all elements padding: zeros of no step would agree with zeros.
+    """
+    told = [s.elements for s in ledger.segments if gradients.told_in_all[s.name] >= FEW]
+    return sum(told) < ENOUGH * sum(segment.elements for segment in ledger.segments)
 
 
 def _check_sequences(names: Sequence[str], *, generates: bool) -> None:

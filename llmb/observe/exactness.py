@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.modules import module as module_hooks
 from torch.optim import SGD, AdamW, Optimizer
 from torch.overrides import _get_current_function_mode_stack
@@ -169,7 +170,10 @@ class Exactness:
         if type(optimizer.state) is not defaultdict:  # methods of a subclass would notice the look
             self._note("state of the optimizer", type(optimizer.state), step)
             return
-        for values in optimizer.state.values():
+        known = {id(parameter) for parameter in self._parameters}
+        for key, values in optimizer.state.items():
+            if id(key) not in known:  # llmb looks parameters up, which compares keys
+                self._note("key of the optimizer's state", type(key), step)
             if type(values) is not dict:
                 self._note("state of a parameter", type(values), step)
                 continue
@@ -210,6 +214,9 @@ class Exactness:
                 yield "tracer", tracer
         for callback in gc.callbacks:
             yield "callback of the garbage collector", callback
+        frames = get_eval_frame_callback()
+        if callable(frames):
+            yield "callback of torch for frames", frames
         for number in self._signals:
             handler = signal.getsignal(number)
             if callable(handler):

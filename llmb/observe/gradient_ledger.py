@@ -43,7 +43,9 @@ class GradientLedger(StepLedger):
         super().__init__()
         self._add_up = add_up
         self._parameters = [
-            (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
+            (str.__str__(name), p)
+            for name, p in model.named_parameters()
+            if p.requires_grad and p.numel()
         ]
         self._shapes = [p.shape for _, p in self._parameters]
         #: ``shard_places.range_of`` by parameter number and placements. A gradient may have

@@ -121,6 +121,11 @@ def comparison(
     get_referents = gc.get_referents
     referents = get_referents(*holders)
     each, together, true_of_all, same, size, kind_of = map, zip, all, is_, len, type
+    can_call, method_kinds, is_any = callable, _METHODS, isinstance
+
+    def is_special(name: str, value: object) -> bool:
+        """Tell whether Python itself calls ``value`` by ``name``, such as ``__del__``."""
+        return name[:2] == "__" and (can_call(value) or is_any(value, method_kinds))
 
     def changed() -> list[Changed]:
         differ: list[tuple[str, object]] = []
@@ -130,7 +135,12 @@ def comparison(
                 now = [*each(get, names)]
                 differ += [(n, v) for n, v, was in together(full, now, values) if v is not was]
             if size(holder) != count:
-                new = [name for name in holder if name not in known and name in hiding]
+                new = [
+                    name
+                    for name in holder
+                    if kind_of(name) is not str  # a subclass would learn when it is compared
+                    or (name not in known and (name in hiding or is_special(name, get(name))))
+                ]
                 differ += [(f"{room}.{name}", get(name)) for name in new]
         found: list[Changed] = [
             (name, value, code_of(value) if kind_of(value) is FunctionType else None)
@@ -198,9 +208,11 @@ def _rooms(own: Iterable[ModuleType], *, ranks: bool) -> Iterator[_ComparedNames
         kept = dict(_kept(module.__name__, items, is_own=is_own))
         yield _ComparedNames(module.__name__, items, kept, frozenset(hiding))
         for kind in filter(partial(_is_of, module), items.values()):
-            if id(kind) not in seen:
-                seen.add(id(kind))
-                yield _room_of(kind, is_own=is_own)
+            # Python asks a class's bases and metaclass, too: for an attribute, for `isinstance`.
+            for each in (*kind.__mro__, *type(kind).__mro__):
+                if id(each) not in seen and not each.__flags__ & _IMMUTABLE:
+                    seen.add(id(each))
+                    yield _room_of(each, is_own=each.__module__.startswith("llmb."))
         if _DECODER in items:  # pydantic calls the attributes
             adapter = vars(items[_DECODER])
             read = {name: adapter[name] for name in ("validator", "serializer")}

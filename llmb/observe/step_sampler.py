@@ -122,7 +122,8 @@ class StepSampler:
         """
         self._lazy, self._total, self._compares = lazy, total, gradients
         self._settle = settle or _nothing
-        self._parameters = list(model.named_parameters())
+        # A subclass of `str` would learn when its value is used.
+        self._parameters = [(str.__str__(name), p) for name, p in model.named_parameters()]
         #: Parameters with a shard on this rank; the rest are in other stages of a pipeline.
         self._own = [p for _, p in self._parameters if not is_elsewhere(p)]
         self._apart = len(self._own) < len(self._parameters)

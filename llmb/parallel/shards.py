@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def is_spread(value: Tensor) -> bool:
     """Tell whether ``value`` is a DTensor, without importing torch's distributed package."""
+    if type(value) in (Tensor, nn.Parameter):  # a plugin can add attributes to these classes
+        return False
     return hasattr(value, "placements") and hasattr(value, "device_mesh")
 
 

@@ -89,9 +89,6 @@ class WeightsKeeper:
     write: Callable[[int], None]
 
 
-_Answer = (Proceed, AuditRequest, KeepWeights)
-
-
 @contextmanager
 def _without_finalizers() -> Iterator[None]:
     """Keep Python's collector off: a finalizer of the plugin's garbage could run in between.
@@ -164,15 +161,22 @@ class StepStream:
         commitment, stopped_ns = self.commitment(), self.stopped_ns
         with _without_finalizers():
             self._channel.send(Paused(index=step.index, commitment=commitment))
-            while not isinstance(message := self._channel.receive(), _Answer):
+            message = self._channel.receive()
+            # `type` and not `isinstance`, which would ask the metaclass.
+            while not (
+                type(message) is Proceed
+                or type(message) is AuditRequest
+                or type(message) is KeepWeights
+            ):
                 self._take(message)
+                message = self._channel.receive()
             if self.ledger is not None and message.draw is not None:
                 self.ledger.take(message.draw.places, message.draw.rate)
-            if isinstance(message, KeepWeights):
+            if type(message) is KeepWeights:
                 self._show(step, message)
-        if isinstance(message, KeepWeights):
+        if type(message) is KeepWeights:
             self._stop(step.index)
-        if isinstance(message, AuditRequest):
+        if type(message) is AuditRequest:
             if message.last:
                 self.last = Last(step, loss, message.seed)
                 return True
