@@ -40,6 +40,8 @@ _LEAST_SIGNAL = 0.25
 _FEW_FOR_A_SHARE = 128
 #: Least share of the honest mean: of all parameters, and of each parameter or module.
 _LEAST_SHARE, _LEAST_SHARE_OF_PART = 0.75, 0.1
+#: Fewer sequences of 32 tokens do not widen the limits further.
+_LEAST_SEQUENCES = 0.25
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,23 @@ class DroppedLimits:
 
     The more sequences a step has, the less a single mask moves: the allowed distance falls with the
     root of the number of sequences. Honest steps of one sequence of 32 tokens had distances of
-    0.87 to 1.29, and a part 2.44 or less.
+    0.87 to 1.29, and a part 2.44 or less. Of a shorter sequence one or two words are masked, so it
+    counts as a part of a sequence of 32 tokens: an honest step of 8 tokens had a distance of 0.56.
     """
 
+    #: Least share of the mean.
+    share: float
     #: Least and most of all parameters, and most of each parameter or module.
     nearest: float
     furthest: float
     furthest_part: float
 
     @classmethod
-    def of(cls, sequences: int) -> DroppedLimits:
-        """Return the limits for a step of ``sequences``."""
-        few = 1 / math.sqrt(max(1, sequences))
+    def of(cls, sequences: float) -> DroppedLimits:
+        """Return the limits for a step of ``sequences``, of 32 tokens or more."""
+        few = 1 / math.sqrt(max(_LEAST_SEQUENCES, sequences))
         return cls(
+            share=1 - (1 - _LEAST_SHARE) * max(1.0, few),
             nearest=1 - max(0.2, 0.3 * few),
             furthest=1 + max(0.2, 0.6 * few),
             furthest_part=2 + 1.5 * few,
@@ -79,11 +85,11 @@ def judge(
     audited_steps: Iterable[int],
     evidence: tuple[str, ...],
     *,
-    sequences: int,
+    sequences: float,
 ) -> Finding:
     """Return G1 of a judged step in a run with dropout.
 
-    The step has ``sequences`` sequences. The other arguments are those of
+    The step has ``sequences`` sequences (``DroppedLimits``). The other arguments are those of
     ``equivalence.judge_step``.
     """
     own, shown = of_class(honest, precision.name), seen[f"{step.index}/gradient"]
@@ -120,7 +126,7 @@ def judge(
         measured=f"{whole.share:.2f} of the mean of honest steps (least {least.share:.2f}), "
         f"{whole.distance:.2f} times as far from it as they are (most {furthest.distance:.2f})",
         honest=f"1 of the mean, {steps.nearest:.2f} to {steps.furthest:.2f} times as far",
-        limit=f"{_LEAST_SHARE} of the mean (each {_LEAST_SHARE_OF_PART}), "
+        limit=f"{limits.share:.3g} of the mean (each {_LEAST_SHARE_OF_PART}), "
         f"{limits.nearest:.3g} to {limits.furthest:.3g} times as far (each "
         f"{limits.furthest_part:.3g})",
     )
@@ -169,10 +175,10 @@ class _DroppedComparison:
         """Return a sentence for each broken limit."""
         found, whole, least, furthest = list[str](), self.whole, self.least, self.furthest
         # Not `<`: a NaN must not pass.
-        if not (whole.share >= _LEAST_SHARE and least.share >= _LEAST_SHARE_OF_PART):
+        if not (whole.share >= limits.share and least.share >= _LEAST_SHARE_OF_PART):
             found.append(
                 f"the gradients hold {whole.share:.2f} of the mean of honest steps with other "
-                f"masks (limit {_LEAST_SHARE}), least {least.name}: {least.share:.2f} (limit "
+                f"masks (limit {limits.share:.3g}), least {least.name}: {least.share:.2f} (limit "
                 f"{_LEAST_SHARE_OF_PART})"
             )
         if not (whole.distance <= limits.furthest and furthest.distance <= limits.furthest_part):

@@ -61,7 +61,9 @@ N1 = Rule(
     "flagged; types are types of torch and of few known packages",
     cannot_see="native code that patches machine code; code of a plugin in the module of a "
     "library, if the import of the library replaces a function that llmb reads with, such as "
-    "torch.Tensor.to",
+    "torch.Tensor.to; Python's frames, if logging or torch reads a frame for the plugin: the "
+    "plugin finds the objects of the loop in the frame, and learns of a judged step before llmb "
+    "has read the gradients (9 times the tokens/s in FP16, 1.49 in BF16)",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,
     causes=(

@@ -61,6 +61,8 @@ G1 = Rule(
 RULES = (G1,)
 #: The pass of the one step with stored weights, by rules 3 and older.
 _OF_EARLIER = "step"
+#: Tokens of the shortest sequences for which the limits of steps with dropout were measured.
+_SHORTEST = 32
 _ONE_STEP = "a window of one step has no judged step: rule O2 looks at the step"
 _NOT_HANDED = "the worker did not hand over the weights of each judged step"
 
@@ -213,9 +215,10 @@ def _finding(judged: JudgedSteps, steps: Sequence[int], evidence: tuple[str, ...
     )
 
 
-def _sequences(workload: WorkloadFacts) -> int:
-    """Return the number of sequences in a step of all ranks."""
-    return workload.tokens_per_step // max(1, int(workload.shapes.get("sequence_length") or 0))
+def _sequences(workload: WorkloadFacts) -> float:
+    """Return the number of sequences in a step of all ranks, each of 32 tokens or more."""
+    length = int(workload.shapes.get("sequence_length") or 0)
+    return workload.tokens_per_step / max(_SHORTEST, length)
 
 
 def is_inside(step: int, timing: RepeatTiming) -> bool:

@@ -32,6 +32,7 @@ from llmb.plugin.discovery import (
     version_of,
 )
 from llmb.records.evidence import Origin
+from llmb.records.redact import homes
 
 _EVERYBODY = ("torch", "llmb")
 #: Variables that name a folder of a compiler's products.
@@ -218,8 +219,8 @@ def _python_folders() -> Iterator[Path]:
 def _caches() -> Iterator[Path]:
     variables = environment()
     yield from (Path(variables[name]).resolve() for name in _CACHES if variables.get(name))
-    home = Path.home().resolve()
-    yield from (home / ".triton", home / ".cache" / "torch_extensions")
+    for home in map(Path.resolve, homes()):
+        yield from (home / ".triton", home / ".cache" / "torch_extensions")
     with suppress(Exception):  # a user without a name
         yield Path(tempfile.gettempdir()).resolve() / f"torchinductor_{_user()}"
 

@@ -40,12 +40,20 @@ def redact_environment(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def homes() -> tuple[Path, ...]:
+    """Return the user's home folder; nothing for a user without a name and ``HOME``."""
+    try:
+        return (Path.home(),)
+    except RuntimeError:
+        return ()
+
+
 def redact_paths(text: str) -> str:
     """Return ``text`` with paths of this machine shortened: interpreter, cwd, home, tmp."""
     places = (
         (Path(sys.prefix), "<python>"),
         (_working_folder(), "<cwd>"),
-        (Path.home(), "~"),
+        *((home, "~") for home in homes()),
         (Path(tempfile.gettempdir()), "<tmp>"),
     )
     for place, name in places:
@@ -93,7 +101,7 @@ def _host_names() -> Iterator[str]:
 
 def _user_names(variables: Mapping[str, str]) -> Iterator[str]:
     given = (variables.get(name, "") for name in ("USER", "LOGNAME", "USERNAME"))
-    yield from filter(_is_telling, dict.fromkeys((Path.home().name, *given)))
+    yield from filter(_is_telling, dict.fromkeys((*(home.name for home in homes()), *given)))
 
 
 def _is_telling(name: str) -> bool:

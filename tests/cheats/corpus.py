@@ -112,6 +112,10 @@ _MASKS = (
     "no step with dropout can be made again, and masks move a gradient by half of its length: 8 "
     "bits are less (docs/adr/0075)"
 )
+_FRAMES = (
+    "torch's compiler of scripts reads a frame for its caller, and the plugin finds the stream of "
+    "steps there: rule N2 hears frames that the plugin reads itself (docs/adr/0079)"
+)
 _TWELVE = ("--num-hidden-layers=12",)
 _SMALL = (
     "at the initial weights gates are small, and what is left out is less than the rounding of 16 "
@@ -142,6 +146,7 @@ CHEATS = (
         SKIPPED,
         ("skip_layer", "13", "E1 E2 L1 P1"),
         Cheat("layer_dropped_by_chance", SKIPPED, (14,), ("O1",)),
+        Cheat("padding_everywhere", SKIPPED, (11, 13), (), outcome=UNVERIFIED),
         ("branch_without_backward", "15", "E1 E2 L1 P1"),
         ("frozen", "16", "W1"),
         ("frozen_in_steps", "16 17", "O1"),
@@ -305,6 +310,19 @@ CHEATS = (
             (),
             flags=(*_TWELVE, _JUDGED_EARLY),
             unseen=_WAITS,
+        ),
+        Cheat("metaclass_tells", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat("base_of_messages", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat("eval_frame_left_on", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat("key_that_compares", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat("finalizer_of_the_draw", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
+        Cheat(
+            "frames_by_torch",
+            PRECISION,
+            (11, 39, 61),
+            (),
+            flags=(_JUDGED_LATE,),
+            unseen=_FRAMES,
         ),
         ("fp8_scores", "39", "E2 P1"),
         Cheat(

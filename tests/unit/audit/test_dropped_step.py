@@ -136,6 +136,14 @@ def test_the_more_sequences_the_nearer_to_honest_steps() -> None:
     assert many == [Status.FAIL, Status.FAIL]
 
 
+def test_of_a_short_sequence_few_words_are_masked_and_the_limits_are_wider() -> None:
+    far, near = drawn(1, 1.9 * NOISE), drawn(1, 0.4 * NOISE)
+    for shown in (far, near):
+        assert judged(shown, sequences=1).status is Status.FAIL
+        assert judged(shown, sequences=0.25).status is Status.PASS
+    assert judged([0.0] * len(MEAN), sequences=0.25).status is Status.FAIL
+
+
 def test_gradients_nearer_to_the_mean_than_honest_ones_are_without_dropout() -> None:
     found = judged(MEAN)
     assert found.status is Status.FAIL

@@ -375,6 +375,12 @@ def test_sampled_gradients_of_a_step_like_any_other_are_judged_by_the_same_limit
     assert "b is" in named.message
 
 
+def test_zeros_that_agree_with_zeros_are_no_evidence() -> None:
+    zeros = {name: [0.0] * len(RIGHT[name]) for name in NAMES}
+    found = step(every(0.0), {**zeros, "a": RIGHT["a"]})
+    assert found.status is Status.NOT_OBSERVED
+
+
 def test_a_parameter_without_a_gradient_fails_by_name_unless_it_is_padding() -> None:
     lacking = STEP.model_copy(update={"without_gradient": ("d",)})
     found = step(every(0.001), audited=lacking)

@@ -274,6 +274,15 @@ def test_an_honest_run_that_is_itself_far_off_fails_and_its_steps_are_named(run:
     assert found.message.startswith(told)
 
 
+def test_zeros_that_agree_with_zeros_are_no_evidence(run: Audited) -> None:
+    arrays = load(run.files[REPLAYED])
+    arrays[audited.ROWS].zero_()
+    run.files[REPLAYED] = save(arrays)
+    found = run.finding("L1")
+    assert found.status is Status.NOT_OBSERVED
+    assert "zero" in found.message
+
+
 def test_what_was_drawn_and_not_recomputed_was_not_observed(run: Audited) -> None:
     found = recomputed(run, lambda rows: rows[:1])
     assert found.status is Status.NOT_OBSERVED

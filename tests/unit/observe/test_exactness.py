@@ -114,6 +114,21 @@ def telltale_rate(step: Step) -> None:
     step.optimizer.param_groups[0]["lr"] = TelltaleFloat(1e-3)
 
 
+class TelltaleKey:
+    """A key that would be compared with a parameter, and would learn when."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.hash = hash(parameter)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
+def telltale_key(step: Step) -> None:
+    own = step.optimizer
+    own.state[TelltaleKey(own.param_groups[0]["params"][0])] = {}
+
+
 def fewer_parameters(step: Step) -> None:
     step.optimizer.param_groups[0]["params"].pop()
 
@@ -134,6 +149,7 @@ def optimizer_hook(step: Step) -> None:
         (telltale_state, "state of the optimizer"),
         (telltale_values, "state of a parameter"),
         (lazy_moment, "moment of a parameter"),
+        (telltale_key, "key of the optimizer's state"),
         (telltale_groups, "list of parameter groups"),
         (telltale_group, "parameter group"),
         (telltale_list, "list of parameters"),

@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llmb.config import Frozen
 from llmb.observe import exactness, pause_path
 from llmb.observe.canonical import Canonical
 from llmb.observe.exactness import Exactness
@@ -77,6 +78,24 @@ def test_a_replacement_is_found_while_it_lasts(
         patch.setattr(holder, name, other)
         assert [(value, code) for _, value, code in changed()] == [(other, other.__code__)]
     assert not changed()
+
+
+@pytest.mark.parametrize(
+    ("holder", "name"),
+    [
+        (type(Paused), "__instancecheck__"),  # a metaclass, which `isinstance` asks
+        (Frozen, "__getattribute__"),  # a base of all messages
+        (random.Random, "__del__"),  # hides nothing
+    ],
+)
+def test_a_new_method_that_python_calls_by_itself_is_found(
+    monkeypatch: pytest.MonkeyPatch, holder: Any, name: str
+) -> None:
+    changed = comparison((step_stream,))
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, name, lambda *_: True, raising=False)
+        found = [full for full, _, _ in changed()]
+    assert [full.rpartition(".")[2] for full in found] == [name]
 
 
 def test_other_code_in_the_same_function_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,3 +181,13 @@ def test_a_working_folder_that_has_been_deleted_is_no_reason_to_fail(
     monkeypatch.chdir(folder)
     folder.rmdir()
     assert redact_paths("/usr/lib/x.so") == "/usr/lib/x.so"
+
+
+def test_a_user_without_a_name_and_without_a_home_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    assert redact_paths("/somewhere/else") == "/somewhere/else"
