@@ -124,8 +124,11 @@ def comparison(
     can_call, method_kinds, is_any = callable, _METHODS, isinstance
 
     def is_special(name: str, value: object) -> bool:
-        """Tell whether Python itself calls ``value`` by ``name``, such as ``__del__``."""
-        return name[:2] == "__" and (can_call(value) or is_any(value, method_kinds))
+        """Tell whether Python itself calls ``value`` by ``name``, such as ``__del__``.
+
+        torch.compile puts names such as ``__compiled_fn_1`` into the module of a function.
+        """
+        return name[:2] == "__" == name[-2:] and (can_call(value) or is_any(value, method_kinds))
 
     def changed() -> list[Changed]:
         differ: list[tuple[str, object]] = []

@@ -98,6 +98,14 @@ def test_a_new_method_that_python_calls_by_itself_is_found(
     assert [full.rpartition(".")[2] for full in found] == [name]
 
 
+def test_names_that_torch_compile_puts_into_a_module_are_no_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = comparison((step_stream,))
+    monkeypatch.setattr(step_stream, "__compiled_fn_1_a0", other, raising=False)
+    assert not changed()
+
+
 def test_other_code_in_the_same_function_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = comparison()
     monkeypatch.setattr(Channel.receive, "__code__", other.__code__)
