@@ -1,9 +1,10 @@
-"""Read elements in the pause of every step, and commit to the elements a step later (rule L1).
+"""Read elements in the pause of every step, and commit to the elements (rule L1).
 
-The message in the pause, after the step has been made, determines the elements to read. The
-elements are copied to the host while the device works on, and a digest leaves the process in the
-next pause. A plugin that has not computed the elements in time has nothing to show, and cannot
-change the elements later.
+A message in the pause, after the step has been made, determines the elements to read. Only after
+the reading does the worker learn whether the step is judged. On the CPU a digest of the elements
+leaves the process before that. Otherwise the elements are copied to the host while the device works
+on, and the digest leaves in the next pause. A plugin that has not computed the elements in time has
+nothing to show, and cannot change the elements later.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ class _Underway:
 
     row: Tensor
     arrived: torch.Event | None
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the elements are known without waiting for a device."""
+        return self.arrived is None and self.row.device.type == "cpu"
 
     def landed(self) -> Tensor:
         """Return the row as float32 on the host, after the copy is complete."""
@@ -51,10 +57,16 @@ class StepLedger(ABC):
     def evidence(self) -> LedgerEvidence:
         """Return the meaning of a row's elements, such as parameter names and counts."""
 
-    def commitment(self) -> str:
-        """Return the sha256 of the row of the previous step, ``""`` without a row.
+    def committed_at_once(self) -> str:
+        """Return the sha256 of the row of this step, ``""`` while a device computes the row."""
+        if self._underway is None or not self._underway.is_computed:
+            return ""
+        return self.commitment()
 
-        The call waits for the copy to the host: the device finished the previous step long ago.
+    def commitment(self) -> str:
+        """Return the sha256 of the latest row, ``""`` without a row.
+
+        The call waits for the copy to the host: a device finished the previous step long ago.
         """
         self._land()
         return sha256_of(self._rows[-1]) if self._rows else ""

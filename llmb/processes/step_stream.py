@@ -35,7 +35,9 @@ from llmb.wire.messages import (
     Paused,
     Proceed,
     Readings,
+    Sampled,
     ShownStep,
+    StepDraw,
     StepOrder,
     Stopped,
 )
@@ -148,9 +150,9 @@ class StepStream:
     def pause(self, step: Step, loss: Tensor, *results: Tensor) -> bool:
         """Ask whether ``step`` is audited, the same way in every step; True ends the stream.
 
-        The supervisor answers only after the gradients are computed and sampled: this process
-        cannot know the answer earlier. ``loss`` holds the logits in modes without training.
-        ``results`` holds further results of the step.
+        The supervisor first names the elements to read (``StepDraw``), and answers only after they
+        are read: this process cannot know the answer earlier. ``loss`` holds the logits in modes
+        without training. ``results`` holds further results of the step.
         """
         begin = clock.now_ns()
         if self.exactness is not None:
@@ -168,10 +170,11 @@ class StepStream:
                 or type(message) is AuditRequest
                 or type(message) is KeepWeights
             ):
-                self._take(message)
+                if type(message) is StepDraw:
+                    self._read(step, message)
+                else:
+                    self._take(message)
                 message = self._channel.receive()
-            if self.ledger is not None and message.draw is not None:
-                self.ledger.take(message.draw.places, message.draw.rate)
             if type(message) is KeepWeights:
                 self._show(step, message)
         if type(message) is KeepWeights:
@@ -193,6 +196,14 @@ class StepStream:
     def cpu_s(self) -> float:
         """Return the CPU seconds of this process, without the time in which the clock stood."""
         return clock.cpu_s() - self.stopped_cpu_s
+
+    def _read(self, step: Step, draw: StepDraw) -> None:
+        """Read the elements of ``draw``, and commit to them before the answer arrives."""
+        if self.ledger is None:
+            raise RunFailedError(f"nothing can read the gradients of step {step.index}")
+        self.ledger.take(draw.places, draw.rate)
+        commitment = self.ledger.committed_at_once()
+        self._channel.send(Sampled(index=step.index, commitment=commitment))
 
     def _show(self, step: Step, order: KeepWeights) -> None:
         """Send the digests of the gradients of a judged step, which nobody can change any more."""

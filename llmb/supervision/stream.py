@@ -39,6 +39,7 @@ from llmb.wire.messages import (
     Proceed,
     Readings,
     Ready,
+    Sampled,
     ShownStep,
     StepDraw,
     StepOrder,
@@ -228,11 +229,13 @@ class _StreamLog:
     paused_ns: int | None = None
     told_ns: int | None = None
     ended_ns: int | None = None
-    #: The worker's commitments to each step's gradients (or logits), received in the next pause.
+    #: The worker's commitments to each step's gradients (or logits), received in the next pause,
+    #: and by step those that the worker has made earlier: before the answer, or once judged.
     commitments: list[str] = field(default_factory=list)
-    #: The stops of the clock, and by step the commitments and digests made in them.
+    committed: dict[int, str] = field(default_factory=dict)
+    #: The stops of the clock, the judged steps, and by step the digests of their gradients.
     stops: list[Stop] = field(default_factory=list)
-    judged: dict[int, str] = field(default_factory=dict)
+    judged: set[int] = field(default_factory=set)
     shown: dict[int, str] = field(default_factory=dict)
 
     def on_clock(self, ns: int) -> int:
@@ -251,15 +254,17 @@ class AuditAnswers:
     def to(self, index: int) -> Proceed | AuditRequest | KeepWeights:
         """Return the answer in the pause of step ``index``."""
         last = index >= self.window.end
-        draw = None
-        if self.drawn.ledger:
-            draw = StepDraw(places=self.drawn.places(index), rate=self.drawn.rate(index))
         if index in self.window.judged:
-            seed = None if self.window.every_step else self.drawn.audit(index)
-            return KeepWeights(draw=draw, seed=seed)
+            return KeepWeights(seed=None if self.window.every_step else self.drawn.audit(index))
         if not last and index not in self.window.audits:
-            return Proceed(draw=draw)
-        return AuditRequest(seed=self.drawn.audit(index), last=last, draw=draw)
+            return Proceed()
+        return AuditRequest(seed=self.drawn.audit(index), last=last)
+
+    def draw(self, index: int) -> StepDraw | None:
+        """Return the order that precedes the answer; None if no step is replayed (rule L1)."""
+        if not self.drawn.ledger:
+            return None
+        return StepDraw(places=self.drawn.places(index), rate=self.drawn.rate(index))
 
 
 def drive(
@@ -339,6 +344,8 @@ class _Listener:
     _stopped_ns: int | None = None
     _sent: int = 0
     _answered: int = 0
+    #: The worker reads the elements of the paused step, and has no answer yet.
+    _samples: bool = False
 
     @cached_property
     def _longest(self) -> int:
@@ -382,6 +389,8 @@ class _Listener:
             self._tick(message)
         elif isinstance(message, Paused):
             self._pause(message)
+        elif isinstance(message, Sampled):
+            self._sampled(message)
         elif isinstance(message, StreamEnded):
             if self.log.told_ns is None or self.log.ended_ns is not None:
                 raise RunFailedError("the worker ended its stream before it was told to")
@@ -439,6 +448,7 @@ class _Listener:
 
     def _tick(self, tick: Tick) -> None:
         owed = len(self.log.readings) != len(self.log.fences)
+        owed = owed or self._samples
         if tick.index != len(self.log.steps) or tick.index >= self._sent or owed:
             raise RunFailedError(f"the worker reported step {tick.index} out of turn")
         self.log.steps.append(tick.ns)
@@ -450,18 +460,35 @@ class _Listener:
         self._answered += 1
         if paused.index > 0 or paused.commitment:
             self._commitment(paused.index - 1, paused.commitment)
-        answer = self.answers.to(paused.index)
+        draw = self.answers.draw(paused.index)
+        if draw is None:
+            self._answer(paused.index)
+        else:
+            self._samples = True
+            self.child.send(draw)
+
+    def _sampled(self, sampled: Sampled) -> None:
+        """Answer the pause: the worker has read the elements of the step."""
+        index = self._answered - 1
+        if sampled.index != index or not self._samples:
+            raise RunFailedError(f"the worker sampled step {sampled.index} out of turn")
+        self._samples = False
+        self._commit(index, sampled.commitment)
+        self._answer(index)
+
+    def _answer(self, index: int) -> None:
+        answer = self.answers.to(index)
         last = isinstance(answer, AuditRequest) and answer.last
         if not isinstance(answer, Proceed) and answer.seed is not None:
-            tokens = self._token_seed(paused.index)
-            self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, last)
+            tokens = self._token_seed(index)
+            self.log.asked[index] = AuditedRequest(answer.seed, tokens, last)
         if last:
             self.log.paused_ns = self.log.on_clock(self.child.received_ns)
             self.log.told_ns = self.log.on_clock(clock.now_ns())
             self.child.send(answer)
             return
         # While the clock stands still, the worker does not know the tokens of the next step.
-        if not isinstance(answer, KeepWeights) and not self.window.is_fence(paused.index + 1):
+        if not isinstance(answer, KeepWeights) and not self.window.is_fence(index + 1):
             self._order_next()
         self.child.send(answer)
 
@@ -472,7 +499,8 @@ class _Listener:
             raise RunFailedError(f"the worker showed step {shown.index} out of turn")
         if bool(shown.digest) == self.window.every_step:
             raise RunFailedError(f"the worker showed other gradients of step {index} than due")
-        self.log.judged[index] = shown.commitment
+        self.log.judged.add(index)
+        self._commit(index, shown.commitment)
         if shown.digest:
             self.log.shown[index] = shown.digest
 
@@ -503,10 +531,16 @@ class _Listener:
         if due != bool(commitment):
             what = f"nothing of step {step}" if due else "what nobody asked for"
             raise RunFailedError(f"after step {step} the worker committed to {what}")
-        if self.log.judged.get(step, commitment) != commitment:
-            raise RunFailedError(f"the gradients of step {step} changed once its weights were due")
         if due:
+            self._commit(step, commitment)
             self.log.commitments.append(commitment)
+
+    def _commit(self, step: int, commitment: str) -> None:
+        """Hold the worker to the first commitment to ``step``; a busy device commits later."""
+        if commitment and self.log.committed.setdefault(step, commitment) != commitment:
+            raise RunFailedError(
+                f"the samples of step {step} changed after the worker had committed to them"
+            )
 
     def _order_next(self) -> None:
         """Order the next step, either with the answer in a pause or after a stamped fence.

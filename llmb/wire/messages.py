@@ -188,10 +188,10 @@ class StepOrder(Frozen):
 
 
 class Paused(Frozen):
-    """A step has its gradients or logits; the worker waits for ``Proceed`` or ``AuditRequest``.
+    """A step has its gradients or logits; the worker waits for ``StepDraw``, or for the answer.
 
-    The worker waits in every step. Before the answer, the process has no sign whether the step is
-    audited.
+    The worker waits in every step. Before the answer (``Proceed``, ``AuditRequest`` or
+    ``KeepWeights``), the process has no sign whether the step is audited.
     """
 
     kind: Literal["paused"] = "paused"
@@ -201,19 +201,31 @@ class Paused(Frozen):
 
 
 class StepDraw(Frozen):
-    """Values for a paused step, if steps are replayed afterwards (rule L1)."""
+    """Values for a paused step, if steps are replayed afterwards (rule L1): before the answer."""
 
+    kind: Literal["draw"] = "draw"
     #: Seed of the sampled indices: elements of the gradients, or of the logits, to read.
     places: int
     #: The learning rate of a training step.
     rate: float
 
 
+class Sampled(Frozen):
+    """The elements of ``StepDraw`` were read; the worker waits for the answer.
+
+    A worker that learns from the answer that the step is judged can change no sample any more.
+    """
+
+    kind: Literal["sampled"] = "sampled"
+    index: int
+    #: sha256 over the elements; ``""`` while a device still computes the elements.
+    commitment: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
+
+
 class Proceed(Frozen):
     """Continue the paused step without an audit, or the clock after ``Stopped``."""
 
     kind: Literal["proceed"] = "proceed"
-    draw: StepDraw | None = None
     #: Time in nanoseconds in which the supervisor's clock stood still: the worker's clock stands
     #: still as long.
     stopped_ns: int = 0
@@ -223,7 +235,6 @@ class AuditRequest(Frozen):
     """Audit the paused step; with ``last`` the stream ends after the step."""
 
     kind: Literal["audit"] = "audit"
-    draw: StepDraw | None = None
     #: Seed of the audited elements, and of the probes' tokens after the last step.
     seed: int
     last: bool
@@ -233,8 +244,7 @@ class KeepWeights(Frozen):
     """Keep the weights of the paused step: of a worker's judged step, or of a recomputed step."""
 
     kind: Literal["keep"] = "keep"
-    draw: StepDraw | None = None
-    #: Seed of the sampled elements; None where the elements of ``draw`` are compared (rule L1).
+    #: Seed of the sampled elements; None where the elements of ``StepDraw`` are compared (rule L1).
     seed: int | None = None
 
 
@@ -551,6 +561,8 @@ Message = Annotated[
     | Proceed
     | AuditRequest
     | KeepWeights
+    | StepDraw
+    | Sampled
     | ShownStep
     | Stopped
     | Phase

@@ -112,10 +112,6 @@ _MASKS = (
     "no step with dropout can be made again, and masks move a gradient by half of its length: 8 "
     "bits are less (docs/adr/0075)"
 )
-_FRAMES = (
-    "torch's compiler of scripts reads a frame for its caller, and the plugin finds the stream of "
-    "steps there: rule N2 hears frames that the plugin reads itself (docs/adr/0079)"
-)
 _TWELVE = ("--num-hidden-layers=12",)
 _SMALL = (
     "at the initial weights gates are small, and what is left out is less than the rounding of 16 "
@@ -278,24 +274,10 @@ CHEATS = (
             flags=(_JUDGED_LATE,),
         ),
         Cheat("honest_run_noisy", PRECISION, (11, 39), ("G1",), flags=(_JUDGED_LATE,)),
-        Cheat(
-            "channel_exchanged",
-            PRECISION,
-            (11, 39),
-            ("N2",),
-            flags=(_JUDGED_LATE,),
-            outcome=FLAGGED,
-        ),
+        Cheat("channel_exchanged", PRECISION, (11, 39), ("G1", "N2"), flags=(_JUDGED_LATE,)),
         Cheat("channel_put_back", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
         Cheat("findings_emptied", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
-        Cheat(
-            "frames_by_logging",
-            PRECISION,
-            (11, 39),
-            ("N2",),
-            flags=(_JUDGED_LATE,),
-            outcome=FLAGGED,
-        ),
+        Cheat("frames_by_logging", PRECISION, (11, 39), ("G1", "N2"), flags=(_JUDGED_LATE,)),
         Cheat(
             "int8_in_half_of_the_calls",
             PRECISION,
@@ -316,14 +298,7 @@ CHEATS = (
         Cheat("eval_frame_left_on", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
         Cheat("key_that_compares", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
         Cheat("finalizer_of_the_draw", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
-        Cheat(
-            "frames_by_torch",
-            PRECISION,
-            (11, 39, 61),
-            (),
-            flags=(_JUDGED_LATE,),
-            unseen=_FRAMES,
-        ),
+        Cheat("frames_by_torch", PRECISION, (11, 39, 61), ("G1",), flags=(_JUDGED_LATE,)),
         ("fp8_scores", "39", "E2 P1"),
         Cheat(
             "fp8_while_dropping",

@@ -56,6 +56,7 @@ from llmb.wire.messages import (
     Proceed,
     RecomputeOrder,
     ReferenceOrder,
+    Sampled,
     StepDraw,
     StepOrder,
     StreamEnded,
@@ -173,21 +174,24 @@ class Stream(Line):
     def send(self, message: Message) -> None:
         super().send(message)
         if isinstance(message, Paused):
+            self._begin(message.index)
+        if isinstance(message, Sampled):
             self.incoming.appendleft(self._answer(message.index))
         if isinstance(message, EvidenceFile) and message.name.startswith("judged-"):
             self.incoming.appendleft(Proceed(stopped_ns=1))
 
+    def _begin(self, index: int) -> None:
+        draw = StepDraw(places=DRAWN.places(index), rate=rate_of(index))
+        self.incoming.appendleft(draw if self._ledger else self._answer(index))
+
     def _answer(self, index: int) -> Message:
-        draw = None
-        if self._ledger:
-            draw = StepDraw(places=DRAWN.places(index), rate=rate_of(index))
         if index == self._end:
-            return AuditRequest(seed=self._last_seed, last=True, draw=draw)
+            return AuditRequest(seed=self._last_seed, last=True)
         if index in self._judged:
-            return KeepWeights(draw=draw, seed=None if self._every_step else 50 + index)
+            return KeepWeights(seed=None if self._every_step else 50 + index)
         if index in self._audits:
-            return AuditRequest(seed=50 + index, last=False, draw=draw)
-        return Proceed(draw=draw)
+            return AuditRequest(seed=50 + index, last=False)
+        return Proceed()
 
     def commitments(self) -> tuple[str, ...]:
         """Return what the worker has committed to, step by step."""

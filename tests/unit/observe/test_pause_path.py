@@ -35,7 +35,7 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step
 from llmb.wire import messages
 from llmb.wire.channel import Channel
-from llmb.wire.messages import KeepWeights, Paused
+from llmb.wire.messages import KeepWeights, Paused, Sampled, StepDraw
 
 
 def other(*_: object) -> None:
@@ -252,6 +252,7 @@ def pause() -> Iterator[Callable[[], None]]:
             sampler.before(step, 8)
         optimizer.step()
         sampler.after()
+    supervisor.send(StepDraw(places=6, rate=1e-4))
     supervisor.send(KeepWeights(seed=7))
 
     def paused() -> None:
@@ -261,6 +262,8 @@ def pause() -> Iterator[Callable[[], None]]:
         worker.send(Paused(index=3, commitment=""))
         worker.receive()
         ledger.take(6, 1e-4)
+        worker.send(Sampled(index=3, commitment=ledger.committed_at_once()))
+        worker.receive()
         ledger.commitment()
         sampler.show(step, 7)
 

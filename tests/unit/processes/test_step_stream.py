@@ -28,6 +28,7 @@ from llmb.wire.messages import (
     Message,
     Paused,
     Proceed,
+    Sampled,
     ShownStep,
     StepDraw,
     StepOrder,
@@ -307,23 +308,38 @@ class Ledger:
     def commitment(self) -> str:
         return "0" * 64 if self.taken else ""
 
+    committed_at_once = commitment
+
     def take(self, places: int, rate: float) -> None:
         self.taken.append((places, rate))
 
 
 def test_what_a_step_is_told_is_read_in_its_pause_and_committed_to_in_the_next() -> None:
     draws = [StepDraw(places=5, rate=1e-5), StepDraw(places=6, rate=1e-4)]
-    supervisor, ledger = Supervisor(*(Proceed(draw=draw) for draw in draws)), Ledger()
+    supervisor, ledger = Supervisor(draws[0], Proceed(), draws[1], Proceed()), Ledger()
     stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
     for index in (0, 1):
         stream.pause(Step(index, 1, fence=False), LOSS)
     assert ledger.taken == [(5, 1e-5), (6, 1e-4)]
-    assert supervisor.asked == [Paused(index=0), Paused(index=1, commitment="0" * 64)]
+    row = "0" * 64
+    assert supervisor.asked == [
+        Paused(index=0),
+        Sampled(index=0, commitment=row),
+        Paused(index=1, commitment=row),
+        Sampled(index=1, commitment=row),
+    ]
+
+
+def test_a_step_that_nothing_can_read_ends_the_run() -> None:
+    supervisor = Supervisor(StepDraw(places=5, rate=1e-5))
+    stream = step_stream.StepStream(supervisor, StepSampler())
+    with pytest.raises(RunFailedError, match="nothing can read the gradients of step 4"):
+        stream.pause(Step(4, 1, fence=False), LOSS)
 
 
 def test_an_audited_step_is_read_as_any_other() -> None:
     draw, ledger = StepDraw(places=5, rate=1e-5), Ledger()
-    supervisor = Supervisor(AuditRequest(seed=9, last=False, draw=draw))
+    supervisor = Supervisor(draw, AuditRequest(seed=9, last=False))
     stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
     stream.pause(Step(4, 1, fence=False), LOSS)
     assert ledger.taken == [(5, 1e-5)]
@@ -331,7 +347,7 @@ def test_an_audited_step_is_read_as_any_other() -> None:
 
 def test_the_digest_of_a_judged_step_has_left_before_any_code_of_the_plugin_may_run() -> None:
     draw, ledger = StepDraw(places=5, rate=1e-5), Ledger()
-    supervisor = Supervisor(KeepWeights(draw=draw), Proceed(stopped_ns=7))
+    supervisor = Supervisor(draw, KeepWeights(), Proceed(stopped_ns=7))
     stream, shown = step_stream.StepStream(supervisor, StepSampler(), ledger), "0" * 64
     done: list[object] = []
     finish = partial(done.append, "finish")
@@ -339,11 +355,14 @@ def test_the_digest_of_a_judged_step_has_left_before_any_code_of_the_plugin_may_
     stream.keeper = step_stream.WeightsKeeper(never, wait, done.append)
 
     def seen() -> None:
-        assert supervisor.asked[1:] == [ShownStep(index=4, commitment=shown)]
+        assert supervisor.asked[1:] == [
+            Sampled(index=4, commitment=shown),
+            ShownStep(index=4, commitment=shown),
+        ]
 
     stream.pause(Step(4, 1, fence=False), LOSS)
     assert done == ["finish", 4]
-    assert supervisor.asked[2:] == [Stopped(index=4)]
+    assert supervisor.asked[3:] == [Stopped(index=4)]
     assert stream.stopped_ns == 7
 
 
@@ -355,7 +374,8 @@ def never(step: Step, seed: int) -> str:
 def test_where_not_every_step_is_compared_a_judged_step_is_sampled_by_a_seed_of_its_own(
     draw: StepDraw | None,
 ) -> None:
-    supervisor = Supervisor(KeepWeights(draw=draw, seed=9), Proceed(stopped_ns=7))
+    orders = (draw,) if draw else ()
+    supervisor = Supervisor(*orders, KeepWeights(seed=9), Proceed(stopped_ns=7))
     ledger = Ledger() if draw else None
     stream, done = step_stream.StepStream(supervisor, StepSampler(), ledger), []
 
@@ -367,12 +387,12 @@ def test_where_not_every_step_is_compared_a_judged_step_is_sampled_by_a_seed_of_
     stream.pause(Step(4, 1, fence=False), LOSS)
     assert done == [(4, 9, ledger is not None and 1), 4]
     shown = ShownStep(index=4, commitment="0" * 64 if draw else "", digest="f" * 64)
-    assert supervisor.asked[1:] == [shown, Stopped(index=4)]
+    assert supervisor.asked[-2:] == [shown, Stopped(index=4)]
 
 
 @pytest.mark.parametrize("seed", [None, 9])
 def test_a_judged_step_that_nobody_can_write_ends_the_run(seed: int | None) -> None:
-    supervisor = Supervisor(KeepWeights(draw=StepDraw(places=5, rate=1e-5), seed=seed))
+    supervisor = Supervisor(StepDraw(places=5, rate=1e-5), KeepWeights(seed=seed))
     stream = step_stream.StepStream(supervisor, StepSampler(), Ledger())
     with pytest.raises(RunFailedError, match="nothing can write the weights of step 4"):
         stream.pause(Step(4, 1, fence=False), LOSS)
@@ -395,7 +415,7 @@ def test_no_garbage_is_collected_between_the_answer_and_the_digest(collecting: b
             return found
 
     freed: list[object] = []
-    supervisor = Littering(KeepWeights(draw=StepDraw(places=5, rate=1e-5)), Proceed())
+    supervisor = Littering(StepDraw(places=5, rate=1e-5), KeepWeights(), Proceed())
     ledger, before = Ledger(), (gc.isenabled(), gc.get_threshold())
     stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
     stream.keeper = step_stream.WeightsKeeper(never, lambda: None, lambda step: None)

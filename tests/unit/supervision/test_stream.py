@@ -41,6 +41,7 @@ from llmb.wire.messages import (
     Proceed,
     Readings,
     Ready,
+    Sampled,
     ShownStep,
     StepDraw,
     StepOrder,
@@ -236,6 +237,8 @@ class Worker:
         self.sent: list[StepOrder] = []
         #: Answer in the pause of each step, and the step in whose pause the stream ended.
         self.answers: dict[int, Proceed | AuditRequest | KeepWeights] = {}
+        #: The order to sample, by step.
+        self.draws: dict[int, StepDraw] = {}
         self.ended_in: int | None = None
         self.stops_at: int | None = None
         self.done = self.now = self.stopped_ns = 0
@@ -265,6 +268,11 @@ class Worker:
         self.history.append(message)
         if isinstance(message, Proceed) and self.writing:
             self.writing, self.stopped_ns = False, self.stopped_ns + message.stopped_ns
+        elif isinstance(message, StepDraw):
+            assert self.paused
+            assert self.done not in self.draws
+            self.draws[self.done] = message
+            self.outbox.extend(self.tamper(Sampled(index=self.done)))
         elif isinstance(message, (Proceed, AuditRequest, KeepWeights)):
             assert self.paused, "an answer to a question that was not asked"
             assert self.done not in self.answers
@@ -323,7 +331,7 @@ class Worker:
         self.writing = True
         file, answer = audited.judged_weights(self.done), self.answers[self.done]
         assert isinstance(answer, KeepWeights)
-        row = f"{self.done:064x}" if answer.draw is not None else ""
+        row = f"{self.done:064x}" if self.done in self.draws else ""
         digest = "3" * 64 if answer.seed is not None else ""
         return [
             ShownStep(index=self.done, commitment=row, digest=digest),
@@ -556,9 +564,8 @@ def committing(message: Message) -> list[Message]:
 def test_with_a_ledger_each_step_is_told_its_places_and_its_rate() -> None:
     worker, window = Worker(committing), planned(CONFIG, 0)
     run(worker, window=window, ledger=True)
-    told = {n: answer.draw for n, answer in worker.answers.items()}
     drawn = Draws(NONCE, OPTIMIZER, ledger=True)
-    assert told == {
+    assert worker.draws == {
         n: StepDraw(places=drawn.places(n), rate=drawn.rate(n)) for n in range(window.steps)
     }
 
@@ -645,14 +652,50 @@ def test_until_it_has_paused_nothing_that_a_worker_is_sent_tells_a_judged_step()
     assert sent[0] == sent[1]
 
 
-def test_gradients_that_change_once_their_weights_were_due_are_refused() -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "a step later"])
+@pytest.mark.parametrize(("kind", "step"), [(Sampled, 0), (ShownStep, 12)])
+def test_samples_that_change_after_the_answer_are_refused(
+    at_once: bool, kind: type[Sampled | ShownStep], step: int
+) -> None:
     def changed(message: Message) -> list[Message]:
-        if isinstance(message, ShownStep):
-            return [ShownStep(index=message.index, commitment="e" * 64)]
+        if isinstance(message, kind):
+            return [message.model_copy(update={"commitment": "e" * 64})]
+        if isinstance(message, Sampled) and at_once:
+            return [Sampled(index=message.index, commitment=f"{message.index:064x}")]
         return ending_at(WITH_JUDGED)(message)
 
-    with pytest.raises(RunFailedError, match="gradients of step 12 changed once its weights"):
+    with pytest.raises(RunFailedError, match=f"samples of step {step} changed after the worker"):
         run(Worker(changed), window=WITH_JUDGED, ledger=True)
+
+
+def test_no_worker_is_told_of_a_judged_step_before_its_samples_are_read() -> None:
+    worker = Worker(ending_at(WITH_JUDGED))
+    run(worker, window=WITH_JUDGED, ledger=True)
+    said = [m for m in worker.history if isinstance(m, StepDraw | Sampled | KeepWeights)]
+    before = [said[n - 2 : n] for n, m in enumerate(said) if isinstance(m, KeepWeights)]
+    kinds = [[type(m) for m in pair] for pair in before]
+    assert kinds == [[StepDraw, Sampled]] * len(WITH_JUDGED.judged)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (Tick(index=0, ns=9), "reported step 0 out of turn"),
+        (Sampled(index=1), "sampled step 1 out of turn"),
+    ],
+)
+def test_a_worker_that_goes_on_before_its_samples_are_read_is_refused(
+    said: Message, message: str
+) -> None:
+    worker = Worker(lambda m: [said] if isinstance(m, Sampled) else [m])
+    with pytest.raises(RunFailedError, match=message):
+        run(worker, ledger=True)
+
+
+def test_samples_that_nobody_asked_for_are_refused() -> None:
+    worker = Worker(lambda m: [m, Sampled(index=0)] if isinstance(m, Paused) else [m])
+    with pytest.raises(RunFailedError, match="sampled step 0 out of turn"):
+        run(worker)
 
 
 def test_a_worker_that_stops_the_clock_by_itself_is_refused() -> None:

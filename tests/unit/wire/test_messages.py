@@ -24,6 +24,7 @@ from llmb.wire.messages import (
     Proceed,
     ReferenceOrder,
     Resolved,
+    Sampled,
     StepDraw,
     StepOrder,
     Terms,
@@ -55,7 +56,8 @@ EVERY = [
     Paused(index=4),
     Paused(index=4, commitment="0" * 64),
     Proceed(),
-    Proceed(draw=StepDraw(places=7, rate=1e-5)),
+    StepDraw(places=7, rate=1e-5),
+    Sampled(index=3, commitment="e" * 64),
     AuditRequest(seed=2**63 - 1, last=True),
     Phase(name="training"),
     Tick(index=0, ns=5),
@@ -139,8 +141,8 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
     }
     assert order.only is None
     assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
-    assert set(AuditRequest.model_fields) == {"kind", "seed", "last", "draw"}
-    assert set(StepDraw.model_fields) == {"places", "rate"}
+    assert set(AuditRequest.model_fields) == {"kind", "seed", "last"}
+    assert set(StepDraw.model_fields) == {"kind", "places", "rate"}
 
 
 @pytest.mark.parametrize(
