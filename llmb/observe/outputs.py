@@ -84,14 +84,22 @@ class OutputWitness:
     def next(self) -> None:
         """Do nothing: without training, a step leaves no state for the next step to change."""
 
-    def glance(self) -> None:
-        """Read random logits (chosen by the system) before the step is known to be audited."""
+    def glance(self) -> str:
+        """Read random logits (chosen by the system) before the step is known to be audited.
+
+        No call is judged: nobody needs a digest of the logits.
+        """
         logits = self.output.logits
         where = tuple(
             torch.tensor([self._draw.randrange(size) for _ in range(_GLANCED)]).to(logits.device)
             for size in logits.shape
         )
         self._glanced = (where, logits[where].detach().clone())
+        return ""
+
+    def glanced(self) -> str:
+        """Return no digest, as ``glance``."""
+        return ""
 
     def glance_again(self, step: Step) -> dict[str, Tensor]:
         """Return the blind sample of ``step``, then and now."""

@@ -77,6 +77,11 @@ class _Glance:
         return torch.cat(parts) if parts else torch.zeros(0)
 
 
+def _digest(sample: Tensor) -> str:
+    """Return the sha256 of ``sample``; ``""`` while a device computes the sample."""
+    return sha256_of(sample) if sample.device.type == "cpu" else ""
+
+
 class StepSampler:
     """Samples audited and judged steps: some elements of each parameter.
 
@@ -138,18 +143,22 @@ class StepSampler:
         self._draw = random.SystemRandom()
         self._glanced: _Glance | None = None
 
-    def glance(self) -> None:
+    def glance(self) -> str:
         """Read some gradient elements before the worker knows whether the step is audited.
 
         A cheat that corrects the gradients on an audit request comes too late for the elements.
+
+        Returns:
+            The sha256 of the elements; ``""`` without gradients, or while a device computes them.
         """
         if not self._compares:
-            return
+            return ""
         there = [(n, p) for n, p in self._parameters if p.grad is not None and p.numel()]
         chosen = there if self._lazy else self._draw.sample(there, min(_GLANCED, len(there)))
         glance = _Glance(chosen, self._draw.getrandbits(63), lazy=self._lazy)
         glance.asked = glance.read()
         self._glanced = glance
+        return _digest(glance.asked)
 
     def glance_again(self, step: Step, when: str) -> dict[str, Tensor]:
         """Return the blind sample of ``step``, then and now; ``when`` names the second reading."""
@@ -158,6 +167,11 @@ class StepSampler:
             return {}
         assert glance.asked is not None
         return {f"{step.index}/asked": glance.asked, f"{step.index}/asked {when}": glance.read()}
+
+    def glanced(self) -> str:
+        """Read the same elements again; return the sha256, as ``glance`` does."""
+        glance = self._glanced
+        return "" if glance is None else _digest(glance.read())
 
     def before(self, step: Step, seed: int) -> None:
         """Sample ``step``, after the gradients are computed; ``seed`` determines the elements."""

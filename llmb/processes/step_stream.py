@@ -62,8 +62,16 @@ class Observer(Protocol):
         """Look once more, in the step after an audited step."""
         ...
 
-    def glance(self) -> None:
-        """Take a blind sample, before the worker learns whether the step is audited."""
+    def glance(self) -> str:
+        """Take a blind sample, before the worker learns whether the step is audited.
+
+        Returns:
+            The sha256 of the sample; ``""`` without a sample, or while a device computes it.
+        """
+        ...
+
+    def glanced(self) -> str:
+        """Take the blind sample of the step again, and return the sha256 likewise."""
         ...
 
     def before(self, step: Step, seed: int) -> None:
@@ -158,11 +166,11 @@ class StepStream:
         if self.exactness is not None:
             self.exactness.see(step.index, loss, *results)
         # In this order a lazy device compiles the same programs after an audited step.
-        self.sampler.glance()
+        glanced = self.sampler.glance()
         self.sampler.next()
         commitment, stopped_ns = self.commitment(), self.stopped_ns
         with _without_finalizers():
-            self._channel.send(Paused(index=step.index, commitment=commitment))
+            self._channel.send(Paused(index=step.index, commitment=commitment, glanced=glanced))
             message = self._channel.receive()
             # `type` and not `isinstance`, which would ask the metaclass.
             while not (
@@ -207,10 +215,15 @@ class StepStream:
 
     def _show(self, step: Step, order: KeepWeights) -> None:
         """Send the digests of the gradients of a judged step, which nobody can change any more."""
-        digest = ""
+        digest = glanced = ""
         if order.seed is not None:
             digest = self._known_keeper(step.index).show(step, order.seed)
-        self._channel.send(ShownStep(index=step.index, commitment=self.commitment(), digest=digest))
+            glanced = self.sampler.glanced()
+        self._channel.send(
+            ShownStep(
+                index=step.index, commitment=self.commitment(), digest=digest, glanced=glanced
+            )
+        )
 
     def _known_keeper(self, step: int) -> WeightsKeeper:
         if self.keeper is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from llmb import clock, endings, workloads
-from llmb.config import Mode, RunConfig
+from llmb.config import Mode, RunConfig, is_cpu
 from llmb.endings import RunPhase, RunProgress
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure.summary import EnergyMeter
@@ -50,6 +50,7 @@ from llmb.wire.messages import (
 )
 
 _IDLE_S = 0.25  # seconds between two redraws of the display while a step is running
+_CHANGED = "the samples of step {} changed after the worker had committed to them"
 
 
 @dataclass(frozen=True)
@@ -346,6 +347,8 @@ class _Listener:
     _answered: int = 0
     #: The worker reads the elements of the paused step, and has no answer yet.
     _samples: bool = False
+    #: sha256 over the blind sample of the paused step.
+    _glanced: str = ""
 
     @cached_property
     def _longest(self) -> int:
@@ -460,6 +463,9 @@ class _Listener:
         self._answered += 1
         if paused.index > 0 or paused.commitment:
             self._commitment(paused.index - 1, paused.commitment)
+        shows = bool(self.window.judged) and not self.window.every_step
+        self._check_digest(paused.index, paused.glanced, due=shows)
+        self._glanced = paused.glanced
         draw = self.answers.draw(paused.index)
         if draw is None:
             self._answer(paused.index)
@@ -473,8 +479,14 @@ class _Listener:
         if sampled.index != index or not self._samples:
             raise RunFailedError(f"the worker sampled step {sampled.index} out of turn")
         self._samples = False
+        self._check_digest(index, sampled.commitment, due=True)
         self._commit(index, sampled.commitment)
         self._answer(index)
+
+    def _check_digest(self, step: int, digest: str, *, due: bool) -> None:
+        """Check that a worker on the CPU, which waits for no device, has sent a ``digest``."""
+        if due and not digest and is_cpu(self.config.device):
+            raise RunFailedError(f"the worker sent no digest of the samples of step {step}")
 
     def _answer(self, index: int) -> None:
         answer = self.answers.to(index)
@@ -499,6 +511,8 @@ class _Listener:
             raise RunFailedError(f"the worker showed step {shown.index} out of turn")
         if bool(shown.digest) == self.window.every_step:
             raise RunFailedError(f"the worker showed other gradients of step {index} than due")
+        if shown.glanced != self._glanced and not self.window.every_step:
+            raise RunFailedError(_CHANGED.format(index))
         self.log.judged.add(index)
         self._commit(index, shown.commitment)
         if shown.digest:
@@ -538,9 +552,7 @@ class _Listener:
     def _commit(self, step: int, commitment: str) -> None:
         """Hold the worker to the first commitment to ``step``; a busy device commits later."""
         if commitment and self.log.committed.setdefault(step, commitment) != commitment:
-            raise RunFailedError(
-                f"the samples of step {step} changed after the worker had committed to them"
-            )
+            raise RunFailedError(_CHANGED.format(step))
 
     def _order_next(self) -> None:
         """Order the next step, either with the answer in a pause or after a stamped fence.

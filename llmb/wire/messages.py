@@ -198,6 +198,9 @@ class Paused(Frozen):
     index: int
     #: sha256 over the gradients or logits read in the previous step; empty if nothing was read.
     commitment: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
+    #: sha256 over a blind sample of this step's gradients, if not every step is compared (rule
+    #: L1); ``""`` while a device still computes the sample.
+    glanced: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
 
 
 class StepDraw(Frozen):
@@ -260,6 +263,8 @@ class ShownStep(Frozen):
     commitment: str = Field(pattern=_DIGEST_OR_NOTHING)
     #: sha256 over the elements of ``KeepWeights.seed``, ``""`` without a seed.
     digest: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
+    #: sha256 over the blind sample of ``Paused``, read again.
+    glanced: str = Field(default="", pattern=_DIGEST_OR_NOTHING)
 
 
 class Stopped(Frozen):

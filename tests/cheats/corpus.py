@@ -24,8 +24,9 @@ GROUPS = (
     *(MEMORY, HARNESS, RECORD, BUNDLE, ENVIRONMENT),
 )
 
-#: What must come of a run: the verdict, or that it is refused before it begins.
+#: What must come of a run: the verdict, or that it is refused before it begins, or that it fails.
 INVALID, UNVERIFIED, FLAGGED, REFUSED = "INVALID", "UNVERIFIED", "FLAGGED", "refused"
+FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -351,6 +352,15 @@ CHEATS = (
             ("N1",),
             "FP16",
             flags=("--mixed-precision",),
+        ),
+        Cheat(
+            "nothing_but_judged_steps",
+            REUSE,
+            (11, 24, 61),
+            (),
+            "FP16",
+            flags=("--mixed-precision",),
+            outcome=FAILED,
         ),
         Cheat(
             "no_grad_put_back",

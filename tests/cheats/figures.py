@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cheats.corpus import CHEATS, GROUPS, TWINS
+from tests.cheats.corpus import CHEATS, FAILED, GROUPS, REFUSED, TWINS
 
 
 def _numbers(text: str | None) -> list[float]:
@@ -120,7 +120,7 @@ def detection(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     caught: dict[str, list[str]] = defaultdict(list)
     for cheat in CHEATS:
         name = f"{cheat.plugin}-{cheat.precision}"
-        if name not in found and cheat.outcome != "refused":
+        if name not in found and cheat.outcome not in (REFUSED, FAILED):
             continue
         tried[cheat.group].append(name)
         verdict = found[name]["audit"]["verdict"] if name in found else "refused"

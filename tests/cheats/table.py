@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llmb.cli.run import workload_of
 from tests.cheats import runner
-from tests.cheats.corpus import CHEATS, GROUPS, REFUSED, TWINS, Cheat, Twin
+from tests.cheats.corpus import CHEATS, FAILED, GROUPS, REFUSED, TWINS, Cheat, Twin
 from tests.cheats.forgeries import FORGERIES
 from tests.cheats.forging import Forgery
 
@@ -49,6 +49,8 @@ def _cheat(cheat: Cheat) -> str:
         caught = f"**not caught**: {cheat.unseen}"
     elif cheat.outcome == REFUSED:
         caught = "refused before it begins"
+    elif cheat.outcome == FAILED:
+        caught = "the run fails: samples change after the digest has left"
     else:
         caught = f"{' '.join(cheat.rules)}: {cheat.outcome}"
     name = cheat.plugin if cheat.precision == "BF16" else f"{cheat.plugin}, {cheat.precision}"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from llmb.observe.gradient_ledger import GradientLedger
+from llmb.observe.ledger import _Underway
 from llmb.records.places import ELEMENTS
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer
@@ -114,6 +115,20 @@ def test_a_commitment_is_the_digest_of_the_latest_row_as_float32(dtype: torch.dt
     told = ledger.commitment()
     assert told == hashlib.sha256(ledger.rows()[-1].numpy().tobytes()).hexdigest()
     assert ledger.rows().dtype is torch.float32
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_the_digest_leaves_at_once_unless_a_device_still_computes(
+    monkeypatch: pytest.MonkeyPatch, computes: bool
+) -> None:
+    model = model_of()
+    ledger = ledger_of(model)
+    assert ledger.committed_at_once() == ""
+    monkeypatch.setattr(_Underway, "is_computed", not computes)
+    numbered(model)
+    ledger.take(5, 1e-4)
+    told = ledger.committed_at_once()
+    assert told == ("" if computes else ledger.commitment())
 
 
 def test_gradients_that_change_after_they_were_read_change_no_commitment() -> None:

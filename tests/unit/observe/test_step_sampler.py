@@ -196,6 +196,24 @@ def test_gradients_that_are_put_right_once_somebody_looks_do_not_agree() -> None
     assert torch.equal(before, after)
 
 
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_the_digest_of_a_glance_changes_with_the_gradients(factor: float) -> None:
+    run = Run()
+    run.gradients()
+    told = run.sampler.glance()
+    for parameter in run.model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+    assert (run.sampler.glanced() == told) == (factor == 1.0)
+
+
+def test_a_device_sends_no_digest_of_a_glance() -> None:
+    run = Run(Holder().to("meta"))
+    for parameter in run.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    assert (run.sampler.glance(), run.sampler.glanced()) == ("", "")
+
+
 def test_a_glance_is_a_copy_and_not_a_look_at_what_will_be() -> None:
     run = Run()
     run.gradients()

@@ -142,6 +142,9 @@ class Supervisor:
         return self.messages.popleft()
 
 
+GLANCED = "a" * 64
+
+
 class StepSampler:
     """Notes when it is called."""
 
@@ -151,8 +154,13 @@ class StepSampler:
     def next(self) -> None:
         self.calls.append("next")
 
-    def glance(self) -> None:
+    def glance(self) -> str:
         self.calls.append("glance")
+        return GLANCED
+
+    def glanced(self) -> str:
+        self.calls.append("glanced")
+        return "b" * 64
 
     def before(self, step: Step, seed: int) -> None:
         self.calls.append((step.index, seed))
@@ -186,7 +194,7 @@ def test_every_pause_asks_about_its_own_step_and_goes_on_when_told_to() -> None:
     stream, supervisor, sampler = stream_of(Proceed(), Proceed())
     for index in (0, 1):
         assert stream.pause(Step(index, 1, fence=False), LOSS) is False
-    assert supervisor.asked == [Paused(index=0), Paused(index=1)]
+    assert supervisor.asked == [Paused(index=n, glanced=GLANCED) for n in (0, 1)]
     assert sampler.calls == ["glance", "next", "glance", "next"]
     assert stream.last is None
 
@@ -194,9 +202,10 @@ def test_every_pause_asks_about_its_own_step_and_goes_on_when_told_to() -> None:
 def test_gradients_are_glanced_at_before_anybody_is_asked() -> None:
     stream, supervisor, sampler = stream_of(Proceed())
 
-    def glance() -> None:
+    def glance() -> str:
         assert supervisor.asked == []
         sampler.calls.append("glance")
+        return GLANCED
 
     sampler.glance = glance
     stream.pause(Step(0, 1, fence=False), LOSS)
@@ -323,9 +332,9 @@ def test_what_a_step_is_told_is_read_in_its_pause_and_committed_to_in_the_next()
     assert ledger.taken == [(5, 1e-5), (6, 1e-4)]
     row = "0" * 64
     assert supervisor.asked == [
-        Paused(index=0),
+        Paused(index=0, glanced=GLANCED),
         Sampled(index=0, commitment=row),
-        Paused(index=1, commitment=row),
+        Paused(index=1, commitment=row, glanced=GLANCED),
         Sampled(index=1, commitment=row),
     ]
 
@@ -386,7 +395,8 @@ def test_where_not_every_step_is_compared_a_judged_step_is_sampled_by_a_seed_of_
     stream.keeper = step_stream.WeightsKeeper(show, lambda: None, done.append)
     stream.pause(Step(4, 1, fence=False), LOSS)
     assert done == [(4, 9, ledger is not None and 1), 4]
-    shown = ShownStep(index=4, commitment="0" * 64 if draw else "", digest="f" * 64)
+    row, again = "0" * 64 if draw else "", "b" * 64
+    shown = ShownStep(index=4, commitment=row, digest="f" * 64, glanced=again)
     assert supervisor.asked[-2:] == [shown, Stopped(index=4)]
 
 

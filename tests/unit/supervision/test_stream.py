@@ -272,7 +272,8 @@ class Worker:
             assert self.paused
             assert self.done not in self.draws
             self.draws[self.done] = message
-            self.outbox.extend(self.tamper(Sampled(index=self.done)))
+            row = f"{self.done:064x}"
+            self.outbox.extend(self.tamper(Sampled(index=self.done, commitment=row)))
         elif isinstance(message, (Proceed, AuditRequest, KeepWeights)):
             assert self.paused, "an answer to a question that was not asked"
             assert self.done not in self.answers
@@ -304,7 +305,7 @@ class Worker:
         if not self.paused:
             self.paused = True
             self.now = self.stopped_ns + self.done * STEP_NS + STEP_NS * 3 // 4
-            return [Paused(index=self.done)]
+            return [Paused(index=self.done, glanced="4" * 64)]
         answer = self.answers[self.done]
         if self.judges:
             return self.write()
@@ -334,7 +335,7 @@ class Worker:
         row = f"{self.done:064x}" if self.done in self.draws else ""
         digest = "3" * 64 if answer.seed is not None else ""
         return [
-            ShownStep(index=self.done, commitment=row, digest=digest),
+            ShownStep(index=self.done, commitment=row, digest=digest, glanced="4" * 64),
             Stopped(index=self.done),
             EvidenceFile(name=file, sha256="2" * 64, scratch=True),
         ]
@@ -472,7 +473,7 @@ def test_until_it_has_asked_nothing_that_a_worker_is_sent_tells_an_audited_step(
         said = [m for m in worker.history if not isinstance(m, StepOrder)]
         for index in audits:
             answer = said.index(worker.answers[index])
-            assert said[answer - 1] == Paused(index=index)
+            assert said[answer - 1] == Paused(index=index, glanced="4" * 64)
     assert orders[0] == orders[1]
 
 
@@ -555,7 +556,8 @@ def test_two_runs_with_one_seed_have_different_tokens() -> None:
 def committing(message: Message) -> list[Message]:
     """Say what a worker says that keeps a ledger: its step in hexadecimal, in the next pause."""
     if isinstance(message, Paused) and message.index:
-        return [Paused(index=message.index, commitment=f"{message.index - 1:064x}")]
+        row = f"{message.index - 1:064x}"
+        return [message.model_copy(update={"commitment": row})]
     if isinstance(message, StreamEnded):
         return [StreamEnded(commitment=f"{planned(CONFIG, 0).end:064x}")]
     return [message]
@@ -652,20 +654,47 @@ def test_until_it_has_paused_nothing_that_a_worker_is_sent_tells_a_judged_step()
     assert sent[0] == sent[1]
 
 
-@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "a step later"])
+@pytest.mark.parametrize("device", ["cpu", "acme:0"])
 @pytest.mark.parametrize(("kind", "step"), [(Sampled, 0), (ShownStep, 12)])
 def test_samples_that_change_after_the_answer_are_refused(
-    at_once: bool, kind: type[Sampled | ShownStep], step: int
+    device: str, kind: type[Sampled | ShownStep], step: int
 ) -> None:
+    """A device that still computes commits a step later."""
+
     def changed(message: Message) -> list[Message]:
         if isinstance(message, kind):
             return [message.model_copy(update={"commitment": "e" * 64})]
-        if isinstance(message, Sampled) and at_once:
-            return [Sampled(index=message.index, commitment=f"{message.index:064x}")]
+        if isinstance(message, Sampled) and device != "cpu":
+            return [Sampled(index=message.index)]
         return ending_at(WITH_JUDGED)(message)
 
+    config = CONFIG.model_copy(update={"device": device})
     with pytest.raises(RunFailedError, match=f"samples of step {step} changed after the worker"):
-        run(Worker(changed), window=WITH_JUDGED, ledger=True)
+        run(Worker(changed), config, WITH_JUDGED, ledger=True)
+
+
+def test_a_blind_sample_that_changes_once_the_step_is_judged_is_refused() -> None:
+    window = replace(WITH_JUDGED, every_step=False)
+
+    def changed(message: Message) -> list[Message]:
+        update = {"glanced": "5" * 64} if isinstance(message, ShownStep) else {}
+        return [message.model_copy(update=update)]
+
+    assert run(Worker(), window=window).timing.stops
+    with pytest.raises(RunFailedError, match="samples of step 12 changed after the worker"):
+        run(Worker(changed), window=window)
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+def test_on_the_cpu_a_digest_leaves_before_the_answer(ledger: bool) -> None:
+    def silent(message: Message) -> list[Message]:
+        if isinstance(message, Sampled | Paused):
+            return [type(message)(index=message.index)]
+        return [message]
+
+    window = replace(WITH_JUDGED, every_step=ledger)
+    with pytest.raises(RunFailedError, match="no digest of the samples of step 0"):
+        run(Worker(silent), window=window, ledger=ledger)
 
 
 def test_no_worker_is_told_of_a_judged_step_before_its_samples_are_read() -> None:

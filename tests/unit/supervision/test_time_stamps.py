@@ -24,6 +24,7 @@ from tests.unit.supervision.test_stream import (
     OPTIMIZER,
     Worker,
     committing,
+    ending_at,
     planned,
     run,
 )
@@ -67,7 +68,7 @@ def test_what_is_drawn_after_the_token_has_come_follows_from_it(
     clock: Authority, secret: int
 ) -> None:
     window, stamps = planned(CONFIG, secret), prompt(clock)
-    worker = Worker(committing)
+    worker = Worker(ending_at(window))
     streamed = run(worker, window=window, ledger=True, stamps=stamps)
     said = stamps.said(streamed.timing, TOKENS)
     assert said is not None
