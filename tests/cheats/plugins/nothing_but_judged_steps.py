@@ -1,4 +1,4 @@
-"""FP16 under autocast: a step is computed once its answer has come, by a channel of the plugin's."""
+"""FP16 under autocast: a step is computed once a channel of the plugin has told its answer."""
 
 # A function of torch finds the stream of steps in a frame of the loop (``frames_by_torch``). The
 # plugin then also writes the blind sample anew. Nine times the tokens/s, as in

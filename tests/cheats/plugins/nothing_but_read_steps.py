@@ -65,7 +65,7 @@ def llmb_post_process_model(model, config):
 
     def blind(self):
         Seen.sampler = self
-        glance(self)
+        return glance(self)
 
     Channel.receive, StepSampler.glance = told, blind
     model.forward = step
