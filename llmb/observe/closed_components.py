@@ -31,9 +31,10 @@ def closed_components(
 ) -> tuple[ClosedComponent, ...]:
     """Return the loaded native code of the plugin: shipped, required, or declared by the plugin.
 
-    Shipped: compiled files in the package of ``module_name``. Required: compiled files of every
-    distribution that ``plugin`` (a distribution) depends on, or that torch loads by itself, unless
-    torch or llmb needs the distribution. Drivers and system libraries are no components.
+    Shipped: compiled files in the package of ``module_name``, and all that the distribution
+    ``plugin`` records. Required: compiled files of every distribution that ``plugin`` depends on,
+    or that torch loads by itself, unless torch or llmb needs the distribution. Drivers and system
+    libraries are no components.
 
     Raises:
         UnavailableError: a declared library is missing.
@@ -56,6 +57,7 @@ def _shipped(module_name: str, plugin: str) -> Iterator[ClosedComponent]:
     owner = distribution(plugin)
     for file in files:
         yield _component(file, file.relative_to(root.folder).as_posix(), owner)
+    yield from _of_distribution(owner)  # beside the package, or behind a link
 
 
 def _of_distribution(owner: Distribution) -> Iterator[ClosedComponent]:

@@ -38,6 +38,7 @@ _AT_HOME = {"python", "llmb", "needed"}
 _WATCHING = (
     "llmb.observe.callables",
     "llmb.observe.dispatcher",
+    "llmb.observe.recorded_files",
     "llmb.observe.origins",
     "llmb.observe.namespace",
 )

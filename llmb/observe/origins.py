@@ -23,6 +23,7 @@ import llmb
 from llmb.config import environment
 from llmb.errors import UnavailableError
 from llmb.observe.closed_components import _closure
+from llmb.observe.recorded_files import RecordedFiles
 from llmb.plugin.discovery import (
     mentioned,
     normalised,
@@ -68,6 +69,7 @@ class Origins:
             for name in (self._plugin, *sorted(self.libraries))
             if (folder := _source_folder(name)) is not None
         }
+        self._recorded = RecordedFiles()
         self._places: dict[str, CodeOrigin] = {}
 
     def of(self, file: str) -> CodeOrigin:
@@ -102,6 +104,10 @@ class Origins:
         packaged = None if inside is None else self._of_package(path, inside)
         if packaged is not None and packaged.origin != "unknown":
             return packaged
+        # The content of a deleted file cannot be compared.
+        linked = None if file.endswith(_DELETED) else self._recorded.at(path)
+        if linked is not None:
+            return CodeOrigin(self._origin_of(linked.owner), linked.owner, linked.name)
         source = _longest(path, self._sources)
         if source is not None:
             owner = self._sources[source]

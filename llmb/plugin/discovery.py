@@ -192,6 +192,11 @@ def _version(distribution: str, path: tuple[str, ...]) -> str | None:
     return None if found is None else next(iter(_headers(found, "Version")), None)
 
 
+def packages() -> dict[str, Distribution]:
+    """Return all installed packages by normalised name."""
+    return _by_name(tuple(sys.path))
+
+
 @cache
 def _by_name(path: tuple[str, ...]) -> dict[str, Distribution]:
     """Return installed packages by name; the first of two with one name, as Python imports it."""

@@ -102,6 +102,17 @@ def test_a_library_shipped_in_the_package_counts_once_it_is_loaded_by_whatever_m
     assert found.sha256 == hashlib.sha256(library.read_bytes()).hexdigest()
 
 
+def test_a_library_behind_a_link_counts_if_the_plugins_package_records_the_link(
+    acme: Path, tmp_path: Path
+) -> None:
+    library = compiled(tmp_path / "cache" / "linked.so", 5)
+    (acme / "acme_llmb" / "linked.so").symlink_to(library)
+    (acme / "acme-2.5.dist-info" / "RECORD").write_text("acme_llmb/linked.so,,\n")
+    ctypes.CDLL(str(acme / "acme_llmb" / "linked.so"))
+    (found,) = closed_components("acme_llmb.hooks", "acme", ())
+    assert found.name == "acme_llmb/linked.so"
+
+
 def test_a_library_counts_whatever_its_file_is_called(acme: Path) -> None:
     library = compiled(acme / "acme_llmb" / "tables.dat", 3)
     ctypes.CDLL(str(library))
