@@ -27,7 +27,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from llmb.observe.callables import functions
-from llmb.observe.executed_code import compiled
+from llmb.observe.executed_code import compiled, is_same
 from llmb.observe.optimizer import hooks_of
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
@@ -315,7 +315,8 @@ def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:
     place = origins.of(str(file))
     if place.origin == "plugin":
         return place
-    return place if shown is not None and code in _parts(shown) else _UNKNOWN
+    is_shown = shown is not None and any(is_same(code, part) for part in _parts(shown))
+    return place if is_shown else _UNKNOWN
 
 
 def _parts(code: CodeType) -> Iterator[CodeType]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -65,8 +67,38 @@ def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
             run.setdefault(place_of(code.co_filename), []).append(code)
     for file in files:
         shown = compiled(file)
-        if shown is None or any(code != shown for code in run.get(str(file.resolve()), [None])):
+        ran = run.get(str(file.resolve()))
+        if shown is None or not ran or not all(is_same(code, shown) for code in ran):
             yield file
+
+
+def is_same(one: CodeType, other: CodeType) -> bool:
+    """Tell whether two code objects are equal, a constant NaN being equal to a NaN of its bits.
+
+    Python's comparison heeds the type of each constant and the sign of a zero, but finds a NaN
+    unequal to every other. Example: ``1e999 - 1e999``, which Python computes when it compiles.
+    """
+    nans = dict[tuple[type, bytes], object]()
+    return one == other or _with_nans(one, nans) == _with_nans(other, nans)
+
+
+def _with_nans(value: Any, nans: dict[tuple[type, bytes], object]) -> Any:
+    """Return ``value`` with the object of ``nans`` for each NaN: identical objects are equal.
+
+    Exact types alone are rebuilt: a subclass of ``tuple`` could show other items than it holds.
+    """
+    kind = type(value)
+    if kind is CodeType:
+        return value.replace(co_consts=_with_nans(value.co_consts, nans))
+    inside = (_with_nans(item, nans) for item in value) if kind in (tuple, frozenset) else ()
+    if kind is tuple:
+        return tuple(inside)
+    if kind is frozenset:  # counted: two NaN become one
+        return frozenset(Counter(inside).items())
+    if kind in (float, complex) and value != value:
+        bits = struct.pack("2d", value.real, value.imag)
+        return nans.setdefault((kind, bits), value)
+    return value
 
 
 def _resolved(folder_of: Callable[[str], str], file: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from llmb.observe import namespace
 from llmb.observe.exactness import Exactness, owner_of
 from llmb.observe.origins import Origins
 from llmb.records.evidence import Stranger
+from tests.unit.builders_runtime import install
 
 
 class Lazy(Tensor):
@@ -296,3 +299,12 @@ def test_a_class_that_was_put_into_torchs_module_is_known_by_its_code(
     disguised = type("Disguised", (Tensor,), inside)
     monkeypatch.setattr(torch.masked, "Disguised", disguised, raising=False)
     assert origin_of(disguised) == "unknown"
+
+
+def test_a_function_with_a_constant_that_is_no_number_is_its_files(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = install(site, "acme", {}, {"acme_llmb.py": "def f():\n    return 1e999 * 0\n"})
+    (info / "top_level.txt").write_text("acme_llmb\n")
+    acme = importlib.import_module("acme_llmb")
+    assert owner_of(acme.f, Origins("tests", "llmb-tests")).origin == "other"

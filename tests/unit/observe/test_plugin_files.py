@@ -6,7 +6,10 @@ import hashlib
 import importlib
 import importlib.util
 import marshal
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -79,6 +82,54 @@ def test_byte_code_of_another_text_is_found_out(site: Path) -> None:
     cached.write_bytes(head + marshal.dumps(compile("HIDDEN = 1\n", str(hooks), "exec")))
     assert importlib.import_module("acme_llmb.hooks").HIDDEN == 1
     assert plugin_files.loaded_otherwise("acme_llmb.hooks") == ("acme_llmb/hooks.py",)
+
+
+NANS = """\
+NAN, PAIR, COMPLEX = 1e999 - 1e999, (1, 1e999 * 0), 1e999 * 0j
+def f(x):
+    return x in {1e999 * 0, -(1e999 * 0), (2, 1e999 * 0)}
+"""
+
+
+def test_a_constant_that_is_no_number_was_run_as_shown(site: Path) -> None:
+    executed_code.listen()
+    install(site, "acme", {"acme": "acme_llmb"}, {"acme_llmb/__init__.py": NANS})
+    importlib.import_module("acme_llmb")
+    assert plugin_files.loaded_otherwise("acme_llmb") == ()
+
+
+def code_of(text: str) -> CodeType:
+    return compile(text, "acme.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x = 1e999 - 1e999", "x = -(1e999 - 1e999)"),
+        ("x = 1e999 - 1e999", "x = 1e999"),
+        ("x = 1e999 - 1e999, 0.0", "x = 1e999 - 1e999, -0.0"),
+        ("x = 1e999 - 1e999, 1", "x = 1e999 - 1e999, 1.0"),
+        ("x = 1e999 - 1e999, 1", "x = 1e999 - 1e999, True"),
+        ("x = 1e999 - 1e999, 0j", "x = 1e999 - 1e999, -0j"),
+        ("x in {1e999 * 0, 2}", "x in {1e999 * 0, 2, 1e999 * 0}"),
+        ("x in {1e999 * 0, 2}", "x in {1e999 * 0, 2.0}"),
+        ("def f(): return 1e999 * 0, 1", "def f(): return 1e999 * 0, 2"),
+        ("x = 1e999 * 0", "y = 1e999 * 0"),
+    ],
+)
+def test_other_code_is_other_beside_a_constant_that_is_no_number(one: str, other: str) -> None:
+    assert executed_code.is_same(code_of(one), code_of(one))
+    assert not executed_code.is_same(code_of(one), code_of(other))
+
+
+def test_a_constant_that_only_shows_the_right_items_is_other_code() -> None:
+    class Shown(tuple[float, ...]):
+        def __iter__(self) -> Iterator[float]:
+            return iter((math.nan, 1.0))
+
+    right = code_of("x = 1e999 * 0, 1.0")
+    false = right.replace(co_consts=(Shown((2.0, 3.0)), *right.co_consts[1:]))
+    assert not executed_code.is_same(false, right)
 
 
 def test_code_that_was_run_before_anybody_listened_is_not_vouched_for(acme: Path) -> None:
