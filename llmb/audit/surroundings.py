@@ -27,6 +27,16 @@ _PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
 #: Variables that let Python run other code before any code of llmb.
 _BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
 _few = partial(few, most=3, between="; ")
+#: What to do about libraries: the first for all, the second for libraries loaded before all others.
+_LIBRARY_HINT = (
+    "Install a library below /usr or /opt or as a package that the plugin requires, or declare its "
+    "path in llmb_native_libraries"
+)
+_PRELOAD_HINT = (
+    "Unset the variable, such as LD_PRELOAD. The plugin's llmb_environment_variables may return "
+    "LD_PRELOAD with the full path of a library below /usr or /opt, or of a package that the "
+    "plugin requires"
+)
 _UNDECLARED = ", which llmb_helpers does not declare with a reason and its share of CPU time"
 
 
@@ -39,8 +49,10 @@ N2 = Rule(
     "in the timed steps each fork, process, thread, tracer, use of ctypes and read of a process's "
     "memory by plugin code; at any time its audit hooks, and its reads of frames or of the garbage "
     "collector's objects (rules 3: in the timed steps); CPU time of helper threads and of children",
-    limit="only threads and libraries of torch, of the plugin and of the system; threads declared "
-    "by llmb_helpers, each within its share of CPU time (5 % of a core or less)",
+    limit="only threads and libraries of torch, of the plugin and of the system (below /usr or "
+    "/opt), libraries declared by llmb_native_libraries, and libraries of the system that the "
+    "plugin's LD_PRELOAD names by their full path; threads declared by llmb_helpers, each within "
+    "its share of CPU time (5 % of a core or less)",
     cannot_see="a system library replaced before the run; threads and tracers of native code; code "
     "under the name of a file of torch",
     evidence=(SURROUNDINGS,),
@@ -82,21 +94,23 @@ def finding(
     ``LD_PRELOAD``; ``helpers`` are the declared threads. For ``ever_looked`` see
     ``companions.faults``.
     """
-    faults = [
-        f"{_said(presence)}{_UNDECLARED if presence.kind == 'thread' else ''}"
+    strange = [
+        presence
         for presence in evidence.found
         if not (_is_explained(presence) or _is_thread_of(presence, evidence, helpers))
     ]
+    faults = [f"{_said(one)}{_UNDECLARED if one.kind == 'thread' else ''}" for one in strange]
+    hints = [_LIBRARY_HINT] if any(one.kind == "library" for one in strange) else []
     faults += companions.faults(evidence, timing, helpers, ever_looked=ever_looked)
     declared = bool(_PRELOADS & {*variables})
-    for presence in evidence.preloaded:
-        if not declared or presence.origin not in _KNOWN_PRELOADS:
-            by = "the plugin" if declared else "no variable of the plugin's"
-            faults.append(f"{_said(presence)} put before all others by {by}")
+    by = "the plugin" if declared else "no variable of the plugin's"
+    preloads = [p for p in evidence.preloaded if not declared or p.origin not in _KNOWN_PRELOADS]
+    faults += [f"{_said(presence)} put before all others by {by}" for presence in preloads]
+    hints += [_PRELOAD_HINT] if preloads else []
     faults += [f"{name} set by the plugin" for name in sorted(_BEFORE_LLMB & {*variables})]
     return N2.finding(
         Status.FLAG if faults else Status.PASS,
-        _few(faults) if faults else _notes(evidence, timing),
+        ". ".join((_few(faults), *hints)) if faults else _notes(evidence, timing),
         measured=_counts(evidence),
         honest="torch's, the plugin's libraries' and the system's only",
         evidence=(path,),
@@ -118,7 +132,8 @@ def _is_thread_of(
 
 
 def _said(presence: Presence) -> str:
-    whose = presence.distribution or {"plugin": "the plugin"}.get(presence.origin, "unknown origin")
+    known = {"plugin": "the plugin", "system": "the system"}
+    whose = presence.distribution or known.get(presence.origin, "unknown origin")
     return f"{presence.kind} {presence.name} of {whose}"
 
 

@@ -67,6 +67,17 @@ def test_a_native_library_that_nobody_brought_is_flagged(origin: Origin, status:
     assert finding(presence("library", origin)).status is status
 
 
+def test_a_flagged_library_is_named_with_what_to_do_about_it() -> None:
+    found = finding(presence("library", "unknown", name="libvendor.so.3"))
+    assert found.message.startswith("library libvendor.so.3 of unknown origin. Install ")
+    assert "below /usr or /opt" in found.message
+    assert found.message.endswith("declare its path in llmb_native_libraries")
+
+
+def test_a_finding_about_no_library_has_no_hint_about_libraries() -> None:
+    assert "llmb_native_libraries" not in finding(presence("tracer", "other")).message
+
+
 def test_code_of_a_file_that_no_package_owns_is_flagged() -> None:
     found = finding(presence("code", "unknown", name="elsewhere.py"))
     assert found.status is Status.FLAG
@@ -90,7 +101,9 @@ def test_an_allocator_of_the_systems_that_the_plugin_asks_for_is_noted() -> None
 def test_a_preloaded_library_that_no_variable_of_the_plugins_declares_is_flagged() -> None:
     found = finding(preloaded=(SYSTEMS,), variables=("OMP_NUM_THREADS",))
     assert found.status is Status.FLAG
-    assert "libtcmalloc.so.4" in found.message
+    assert found.message.startswith("library libtcmalloc.so.4 of the system put before all others")
+    assert ". Unset the variable" in found.message
+    assert "llmb_environment_variables may return LD_PRELOAD" in found.message
 
 
 @pytest.mark.parametrize("origin", ["plugin", "other", "unknown"])
