@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from llmb.audit.distance import Gap, gaps
+from llmb.audit.distance import Gap, chance, gaps
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
 from llmb.families import FAMILIES
@@ -29,9 +29,6 @@ _SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm|token_type_embeddings)\.weight)$
 #: Bits by which a device's honest run may fall short of the host's, in the median of all parts:
 #: int8 weights have 1.3 bits less than BF16.
 _ROUGHER = 0.75
-#: With fewer elements the slack of a part grows by the root, because errors of few elements are
-#: chance. Example: a gain of 16 elements had 1.06 bits less than the honest run, 0.75 are allowed.
-_FEW_FOR_BITS = 64
 #: Share of parts that may be too rough in every honest run. At debug sizes c_attn of layer 0 of
 #: gpt2-125m was too rough in one of about twenty runs: 2.5 bits in pure BF16, 4.9 under autocast.
 _MOST_UNTOLD = 0.1
@@ -137,7 +134,11 @@ class Border:
             fixed -= _LEEWAY
         if item not in self.host:
             return fixed
-        return max(min(fixed, self.host[item] - self.known.slack), fixed - _LEEWAY)
+        return max(min(fixed, self.host[item] - self._slack(item)), fixed - _LEEWAY)
+
+    def _slack(self, item: str) -> float:
+        """Return the bits that ``item`` may lack: of 16 elements twice as many as of 64 or more."""
+        return self.known.slack * chance(self.elements.get(item))
 
     @cached_property
     def untold(self) -> frozenset[str]:
@@ -156,11 +157,10 @@ class Border:
 
         The median item caps the limit: some items are far more exact than most by nature, and
         another order of sums makes them ordinary. The gradient of a bias is a sum in which much
-        cancels, and gets twice the slack. Items of 16 elements get twice the slack, too.
+        cancels, and gets twice the slack.
         """
-        slack = self.known.slack * (2 if item.endswith(".bias") else 1)
-        few = max(1.0, _FEW_FOR_BITS / max(1, self.elements.get(item, _FEW_FOR_BITS)))
-        return min(self.honest.by_name[item], self._usual) - slack * math.sqrt(few)
+        slack = self._slack(item) * (2 if item.endswith(".bias") else 1)
+        return min(self.honest.by_name[item], self._usual) - slack
 
     @cached_property
     def _usual(self) -> float:

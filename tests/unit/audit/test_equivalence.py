@@ -597,3 +597,33 @@ def test_an_honest_run_that_is_far_off_in_one_small_parameter_is_nobodys_yardsti
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 2 * LOSS])
 def test_an_honest_loss_that_is_far_off_is_nobodys_yardstick(loss: float) -> None:
     assert not plausible(own_loss=[loss])
+
+
+# -- few elements -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("elements", "precision", "times"),
+    [
+        *((200, BF16, 2.0), (64, BF16, 2.0), (16, BF16, 3.0), (4, BF16, 5.0)),
+        *((64, FP32, 6.0), (4, FP32, 9.0)),
+    ],
+)
+def test_the_last_step_of_a_gain_of_few_elements_may_be_further_off_by_chance(
+    elements: int, precision: Precision, times: float
+) -> None:
+    sizes = {"a": 4000, "b": 4000, "gain": elements}  # "gain" is a small part of the whole
+    right = {f"live/{name}": vector(i, size) for i, (name, size) in enumerate(sizes.items())}
+    honest = {f"{precision.name}/{n}": off(r, 0.01, 7) for n, r in right.items()}
+    loss = {"live/loss": [LOSS]}
+
+    def status(error: float) -> Status:
+        seen = {n: off(r, error if "gain" in n else 0.01, 9) for n, r in right.items()}
+        own = {**honest, f"{precision.name}/live/loss": [LOSS]}
+        found = judge_live(
+            PROBED, glances(5), {**seen, **loss}, own, {**right, **loss}, precision, ("e",)
+        )
+        return found.status
+
+    assert status(0.0099 * times) is Status.PASS
+    assert status(0.0101 * times) is Status.FAIL

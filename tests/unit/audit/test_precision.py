@@ -115,6 +115,14 @@ def test_errors_of_few_elements_are_chance_and_get_more_slack(elements: int, sla
     assert border.limit(DOWN) == 7.5 - 0.75
 
 
+@pytest.mark.parametrize(("elements", "floor"), [(1024, 4.75), (64, 4.75), (16, 4.0), (4, 3.0)])
+def test_the_floor_of_few_elements_lies_deeper_below_the_hosts_honest_run(
+    elements: int, floor: float
+) -> None:
+    border = Border(KNOWN["BF16"], Bits({UP: 5.5}), host={UP: 5.5}, elements={UP: elements})
+    assert border.floor(UP) == floor
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
     tampered = Border(KNOWN[name], Bits(dict.fromkeys(PARTS, 0.5)))
