@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,11 +38,6 @@ class RecordedFile:
 class RecordedFiles:
     """The files that the installed packages record."""
 
-    def __init__(self) -> None:
-        """Read nothing yet: most runs ask for no file."""
-        #: Last part of the name -> real place -> file.
-        self._really: dict[str, dict[Path, RecordedFile]] = {}
-
     def at(self, path: Path) -> RecordedFile | None:
         """Return the recorded file that really lies at ``path``, without any link in the path.
 
@@ -50,9 +46,15 @@ class RecordedFiles:
         """
         if path.name not in self._really:
             same_name = self._by_last_name.get(path.name, ())
-            self._really[path.name] = {one.place.resolve(): one for one in same_name}
+            real = os.path.realpath  # a loop of links raises no error
+            self._really[path.name] = {Path(real(one.place)): one for one in same_name}
         found = self._really[path.name].get(path)
         return found if found is not None and _has(path, found.digest) else None
+
+    @cached_property
+    def _really(self) -> dict[str, dict[Path, RecordedFile]]:
+        """Files by real place, for the last parts of names that were asked for so far."""
+        return {}
 
     @cached_property
     def _by_last_name(self) -> dict[str, list[RecordedFile]]:
