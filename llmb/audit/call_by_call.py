@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from llmb.audit.distance import Gap, total
 from llmb.audit.rule import Rule
@@ -15,6 +16,52 @@ from llmb.records.finding import Finding, Status
 #: distance vary: by 1.2 times where a call has 64 logits. Products in INT8 in half of the calls are
 #: 2.1 honest errors off together, and 4.1 in each such call.
 _EACH = 1.5
+#: Largest share of the words of samples that an honest run may draw otherwise, and slack beyond the
+#: expected share: standard deviations of a count, and a few words.
+_MOST_WORDS, _DEVIATIONS, _FEW_WORDS = 0.9, 4.0, 3
+
+
+@dataclass(frozen=True)
+class DrawnWords:
+    """Words of generated samples that the honest run draws otherwise, with the worker's noise."""
+
+    #: By number of the call, of all sequences.
+    others: Mapping[int, float]
+    #: Words of a call in all sequences, and sampled logits of a sequence in a call.
+    each: int
+    logits: int
+
+    def measured(self) -> str:
+        """Return the shares of other words, in all calls and in the worst one."""
+        if not self.others:
+            return ""
+        share = sum(self.others.values()) / len(self.others) / self.each
+        worst = max(self.others.values()) / self.each
+        return f"; {share:.2%} of the words drawn otherwise (worst call {worst:.2%})"
+
+    def faults(self, error: float, usual: float) -> list[str]:
+        """Return a fault where more words differ than logits with an ``error`` explain.
+
+        ``usual`` is the usual logit. Where logits are off by a normal error with standard deviation
+        s, fewer than 0.8 s of the words of an exponential race differ: two distributions that are a
+        distance t apart (total variation) give other words in 2 t / (1 + t) of all draws at most.
+        """
+        share = min(_MOST_WORDS, error * usual)
+        call = max(self.others, key=lambda each: self.others[each])
+        counted = (
+            ("together", sum(self.others.values()), self.each * len(self.others)),
+            (f"of call {call}", self.others[call], self.each),
+        )
+        faults = []
+        for where, count, of in counted:
+            limit = of * share + _DEVIATIONS * math.sqrt(of * share) + _FEW_WORDS
+            if not count <= limit:
+                what = "are not drawn from the logits with the noise of llmb"
+                faults.append(f"{count:.0f} of the {of} words {where} {what} (limit {limit:.1f})")
+        return faults
+
+
+_NO_WORDS = DrawnWords({}, 0, 0)
 
 
 class CallByCall:
@@ -34,8 +81,14 @@ class CallByCall:
         """Return the relative error of all logits together, and the limit."""
         return total(self._gaps.values()).error, self._times * self._honest
 
-    def finding(self, rule: Rule, evidence: tuple[str, ...], made: int) -> Finding:
-        """Return L1 for a worker that made ``made`` calls."""
+    def finding(
+        self,
+        rule: Rule,
+        evidence: tuple[str, ...],
+        made: int,
+        words: DrawnWords = _NO_WORDS,
+    ) -> Finding:
+        """Return L1 for a worker that made ``made`` calls, with the ``words`` of its samples."""
         every, limit = self.together()
         by_call = _joined((f"call {call}", one) for (call, _), one in self._gaps.items())
         by_sequence = _joined((name, one) for (_, name), one in self._gaps.items())
@@ -49,7 +102,7 @@ class CallByCall:
             if not error <= _EACH * limit
         ]
         largest, odd = self._oddest()
-        faults += odd
+        faults += [*odd, *self._of_words(words)]
         share = f"{self._count} of {made} calls replayed"
         good = f"{share}: the logits of each sequence are as near to the honest run's as honest are"
         call, sequence = worst.values()
@@ -57,7 +110,7 @@ class CallByCall:
             Status.FAIL if faults else Status.PASS,
             "; ".join(faults) if faults else good,
             measured=f"{every:.3g} of all, worst call {call:.3g}, worst sequence {sequence:.3g}, "
-            f"in one call {largest:.3g}",
+            f"in one call {largest:.3g}{words.measured()}",
             honest=f"{self._honest:.3g}",
             limit=f"{self._times:g} times honest, {_EACH * self._times:g} for each call and "
             f"sequence, {OF_A_STEP:g} for one in one call",
@@ -65,6 +118,12 @@ class CallByCall:
             observer="worker, honest run",
             evidence=evidence,
         )
+
+    def _of_words(self, words: DrawnWords) -> list[str]:
+        if not words.others:
+            return []
+        size = math.sqrt(words.logits * len(self._gaps))
+        return words.faults(self._times * self._honest, total(self._gaps.values()).length / size)
 
     def _oddest(self) -> tuple[float, list[str]]:
         """Return the largest distance of a sequence in a call, in usual lengths, and any fault."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -204,17 +204,32 @@ class ComparedRows:
 def stored_calls(rows: Rows, again: Rows) -> dict[str, StoredArray]:
     """Return the gaps of all sequences in the calls that ``again`` repeated, as an array.
 
-    The shape is ``[calls, sequences, 2]``: distance and length, float32. Tokens are left out.
+    The shape is ``[calls, sequences, 2]``: distance and length, float32. In mode generate a second
+    array ``[calls, sequences]`` has the numbers of words that ``again`` draws otherwise.
     """
-    names = [name for name in rows.names if name != audited.TOKENS]
-    found = list[float]()
+    names, generates = _sequences(rows.names), audited.TOKENS in rows.names
+    found, others = list[float](), list[float]()
     for number in range(min(len(rows), len(again))):
         shown, right = rows.parts(number), again.parts(number)
         for name in names:
             one = gap(shown[name], right[name])
             found += (one.distance, one.length)
+        if generates:
+            words, own = shown[audited.TOKENS], right[audited.TOKENS]
+            each = len(words) // len(names)
+            for first in range(0, each * len(names), each):
+                pairs = zip(words[first : first + each], own[first : first + each], strict=True)
+                others.append(float(sum(one != other for one, other in pairs)))
     count = len(found) // max(1, _OF_A_CALL * len(names))
-    return {audited.LOGITS: arrays.floats((count, len(names), _OF_A_CALL), found)}
+    made = {audited.LOGITS: arrays.floats((count, len(names), _OF_A_CALL), found)}
+    if generates:
+        made[audited.TOKENS] = arrays.floats((count, len(names)), others)
+    return made
+
+
+def _sequences(names: Iterable[str]) -> list[str]:
+    """Return the names of the sequences in a row with ``names``."""
+    return [name for name in names if name not in (audited.TOKENS, audited.NOISE)]
 
 
 def gaps_of_calls(
@@ -226,7 +241,7 @@ def gaps_of_calls(
         LookupError: the array is missing.
         ValueError: the array is for another number of sequences.
     """
-    names = [name for name in names if name != audited.TOKENS]
+    names = _sequences(names)
     values, width = stored[audited.LOGITS], _OF_A_CALL * len(names)
     if not width or len(values) % width or len(values) // width > len(calls):
         raise ValueError("distances of other sequences than the ledger has")
@@ -234,6 +249,26 @@ def gaps_of_calls(
         (calls[number], name): _gap_at(values, number * width + _OF_A_CALL * at)
         for number in range(len(values) // width)
         for at, name in enumerate(names)
+    }
+
+
+def words_of_calls(stored: Arrays, names: Sequence[str], calls: Sequence[int]) -> dict[int, float]:
+    """Return the numbers of words that an honest run draws otherwise, by number of the call.
+
+    A call's words are those of all sequences. Empty where no words are drawn.
+
+    Raises:
+        LookupError: the array is missing.
+        ValueError: the array is for another number of sequences or calls.
+    """
+    if audited.TOKENS not in names:
+        return {}
+    width, values = len(_sequences(names)), stored[audited.TOKENS]
+    if len(values) * _OF_A_CALL != len(stored[audited.LOGITS]) or len(values) > width * len(calls):
+        raise ValueError("words of other sequences than the ledger has")
+    return {
+        calls[number]: sum(values[number * width : (number + 1) * width])
+        for number in range(len(values) // width)
     }
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from llmb.audit import outputs
 from llmb.audit.bench import HONEST, LEDGER, STEPS, Bench
-from llmb.audit.call_by_call import CallByCall
-from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls
+from llmb.audit.call_by_call import CallByCall, DrawnWords
+from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls, words_of_calls
 from llmb.audit.equivalence import ENOUGH
 from llmb.audit.honest_error import HonestError, drift, honest_error, times_of
 from llmb.audit.precision import ways
@@ -59,7 +59,8 @@ L1 = Rule(
     "sequences): the worker learns the sampled indices only after the computation, and hands over "
     "the digest one step later; learning rates drawn from 1e-5 to 3e-4; an honest run replays the "
     "steps from the first weights; a process without the plugin computes two steps of training, "
-    "drawn afterwards, in a wider format",
+    "drawn afterwards, in a wider format. Mode generate: the honest run draws every word again, "
+    "from its own logits and the worker's noise, whose seed the worker's row shows",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
     "the median element of each gradient except biases (0.0625 at least in 16 bits; not in 8 "
     "bits; so too for a parameter with most of the length in fewer than 64 elements, 0.0938 of a "
@@ -68,7 +69,9 @@ L1 = Rule(
     "least 0.0087 times the square root of the layers, 1.5 times as much for each parameter (12 "
     "layers: 0.030 and 0.045). Calls: 2.25 times together, 3.375 times for each call and each "
     "sequence, 0.4 of a sequence's usual length. FP32: 12 times (moments: 18). For ranks that "
-    "share a model and clip gradients 0.005 at least (moments: 0.02)",
+    "share a model and clip gradients 0.005 at least (moments: 0.02). Words of samples: as many "
+    "others as logits at their limit explain (all words times the limit times the usual logit, at "
+    "most 0.9), and 4 standard deviations and 3 words more, together and for each call",
     cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
     "ranks that share a model of more than 16 GB, dropout, FP16, formats of fewer than 8 bits, "
     "devices that record their steps (declared by the plugin). Calls that were not drawn, if there "
@@ -80,9 +83,8 @@ L1 = Rule(
     "within the drift of honest runs: with 12 layers in BF16 outputs and weight gradients in INT8 "
     "(G1 sees these errors in its judged steps). With dropout no step is compared here: see G1. "
     "Half of the parameters, if a parameter map gives them to words that no step has. Mode "
-    "generate with --scope step: a plugin that sets the seed of torch's generator knows all words "
-    "before, and makes the logits of a whole sample in one pass: about 100 times the tokens/s at "
-    "batch 1, by count",
+    "generate: made-up words within the limit; and words that a smaller model guesses right and "
+    "one pass confirms, if a plugin reads the noise of later words in the worker (not measured)",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,
@@ -143,9 +145,14 @@ def judge(bench: Bench) -> Iterator[Finding]:
         return
     if not bench.trains:
         honest = outputs.honest_error(bench)
-        yield CallByCall(calls, honest, times_of(bench.facts.precision, trains=False)).finding(
-            L1, paths, made
+        elements = {segment.name: segment.elements for segment in ledger.segments}
+        words = DrawnWords(
+            words_of_calls(replayed, rows.names, compared),
+            elements.get(audited.TOKENS, 0),
+            ledger.segments[0].elements,
         )
+        judged = CallByCall(calls, honest, times_of(bench.facts.precision, trains=False))
+        yield judged.finding(L1, paths, made, words)
         return
     if count > len(rows):
         raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
@@ -280,12 +287,12 @@ def _is_hollow(gradients: ComparedRows, ledger: LedgerEvidence) -> bool:
 
 
 def _check_sequences(names: Sequence[str], *, generates: bool) -> None:
-    """Check that ``names`` are all sequences, plus the tokens where tokens are generated.
+    """Check that ``names`` are all sequences, plus tokens and noise where tokens are generated.
 
     Raises:
         ValueError: other names, with which some values would not be compared.
     """
-    tokens = [audited.TOKENS] * generates
+    tokens = [audited.TOKENS, audited.NOISE] if generates else []
     sequences = [f"sequence {number}" for number in range(len(names) - len(tokens))]
     if not sequences or [*names] != [*sequences, *tokens]:
         raise ValueError("the rows of the ledger are not those of sequences")

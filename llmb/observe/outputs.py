@@ -23,6 +23,8 @@ class Output:
 
     logits: Tensor
     tokens: Tensor | None = None
+    #: Seed of the noise of the tokens (``llmb.observe.noise``).
+    noise: int | None = None
 
 
 @dataclass(frozen=True)

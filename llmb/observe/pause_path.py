@@ -30,8 +30,9 @@ _MODULES = (
     *("llmb.clock", "llmb.wire.channel", "llmb.wire.messages", "llmb.records.places"),
     *("llmb.records.audited", "llmb.observe.canonical", "llmb.observe.host_bytes"),
     *("llmb.observe.ledger", "llmb.observe.gradient_ledger", "llmb.observe.output_ledger"),
-    *("llmb.observe.outputs", "llmb.observe.step_sampler", "llmb.observe.places"),
-    *("llmb.observe.exactness", "llmb.observe.pause_path", "llmb.observe.shard_places"),
+    *("llmb.observe.noise", "llmb.observe.outputs", "llmb.observe.step_sampler"),
+    *("llmb.observe.places", "llmb.observe.shard_places"),
+    *("llmb.observe.exactness", "llmb.observe.pause_path"),
     *("llmb.observe.weights", "llmb.observe.weights_file", "llmb.parallel.shards"),
     *("llmb.reference.train_loop", "llmb.reference.generate"),
 )
@@ -56,10 +57,11 @@ _CALLED_BY_RANKS = (
 )
 #: torch.set_default_dtype points this old alias to another of torch's own classes.
 _ALIAS = "torch.Storage"
-#: torch's operators that read a sample, commit to the sample and copy it to the host.
+#: torch's operators that read a sample, commit to the sample and copy it to the host; and the
+#: operator that draws the noise of generated words.
 _KERNELS = (
     *("as_strided", "cat", "_to_copy", "copy_", "detach", "view", "view.dtype", "stack"),
-    *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor"),
+    *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor", "exponential_"),
 )
 _DECODER = "_ADAPTER"
 #: pydantic's reader and writer of a class of messages.

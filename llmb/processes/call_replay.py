@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from llmb import clock, workloads
 from llmb.config import RunConfig
 from llmb.inputs.start import values_of
+from llmb.observe.noise import Noise, as_seed, words_of
 from llmb.observe.output_ledger import logits_at
 from llmb.observe.places import picked
 from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.wide_products import as_computed
+from llmb.records.audited import SEED_PARTS
 from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
 from llmb.reference.models import build
@@ -31,7 +33,7 @@ class CallReplay:
 
     config: RunConfig
     calls: CallsToReplay
-    #: ``[calls, elements]``: the worker's rows: sampled logits, then the generated tokens.
+    #: ``[calls, elements]``, the worker's rows: sampled logits, generated tokens, seed of noise.
     read: Tensor
     #: Called with the number of each call, before the call.
     look: Callable[[int], None]
@@ -39,7 +41,8 @@ class CallReplay:
     def rows(self) -> Tensor:
         """Return the sampled logits of the replayed calls, float32 on the host.
 
-        Generated tokens stand at the end of each row, as in the worker's rows.
+        In mode generate the words follow that this run draws with the worker's noise after the
+        worker's words, then the seed of the noise, as in the worker's rows.
 
         Raises:
             RuntimeError: the device has too little memory.
@@ -53,8 +56,8 @@ class CallReplay:
         with torch.inference_mode(), as_computed(self.config, numerics.dtype, numerics.device):
             for call, read in zip(self.calls.calls, self.read, strict=True):
                 self.look(call.index)
-                batch, drawn = self._batch(batches, call, read)
-                found.append(torch.cat((*self._logits(model, batch, call, parts), drawn)))
+                batch, seed = self._batch(batches, call, read)
+                found.append(torch.cat([*self._row(model, batch, call, seed, parts)]))
                 if len(found) >= self.calls.least and clock.now_ns() > until_ns:
                     break
         return torch.stack(found)
@@ -62,19 +65,23 @@ class CallReplay:
     def _batch(
         self, batches: StepBatches, call: CallToReplay, read: Tensor
     ) -> tuple[Batch, Tensor]:
-        """Return the model's input in ``call``, and the tokens that the worker drew, flat."""
+        """Return the model's input in ``call``, and the seed of the noise as the worker's row."""
         new = self.config.new_tokens
         if new is None:
             return batches.make(call.token_seed), read[:0]
-        drawn = read[-self.config.batch_size * new :]
-        ids = drawn.view(-1, new)[:, :-1].long()
+        drawn, seed = read[:-SEED_PARTS], read[-SEED_PARTS:]
+        ids = drawn[-self.config.batch_size * new :].view(-1, new)[:, :-1].long()
         ids = torch.cat((batches.prompt(call.token_seed), ids), 1)
-        return Batch(ids, ids), drawn
+        return Batch(ids, ids), seed
 
-    def _logits(
-        self, model: nn.Module, batch: Batch, call: CallToReplay, parts: int
+    def _row(
+        self, model: nn.Module, batch: Batch, call: CallToReplay, seed: Tensor, parts: int
     ) -> Iterator[Tensor]:
-        """Yield the sampled logits of ``call``, float32 on the host, one micro-batch at a time."""
+        """Yield the sampled logits of ``call``, float32 on the host, one micro-batch at a time.
+
+        Words follow, and ``seed``.
+        """
+        words = list[Tensor]()
         sequences, length = batch.ids.shape
         prompt, vocabulary = self.config.prompt_length, workloads.of(self.config).shape.vocab_size
         first = 0 if prompt is None else prompt - 1
@@ -87,6 +94,12 @@ class CallReplay:
             rows = own[0] - number * len(part.ids)
             at = tuple(torch.stack((rows, own[1], own[2])).to(logits.device))
             yield picked(logits, at).to("cpu").float()
+            if prompt is not None:
+                noise = Noise((sequences, vocabulary), logits.dtype, self.config.device)
+                first_row = number * len(part.ids)
+                drawn = words_of(logits, noise, as_seed(seed), first_row)
+                words.append(drawn.to("cpu").float().flatten())
+        yield from (*words, seed)
 
     def _model(self) -> nn.Module:
         config, workload = self.config, workloads.of(self.config)

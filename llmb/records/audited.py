@@ -57,6 +57,9 @@ WIDE_LOSS = " with its loss in float32"
 LOGITS = "logits"
 #: The part of a ledger row with the tokens drawn in mode generate.
 TOKENS = "tokens"
+#: The part of a ledger row with the seed of the noise that the tokens were drawn with, and the
+#: numbers it takes, of 24 bits each: a float32 holds each exactly.
+NOISE, SEED_PARTS = "noise", 2
 
 #: Files with expected values: no process with a plugin inside may write a reference.
 BY_HONEST_RUN = frozenset(

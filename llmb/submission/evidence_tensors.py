@@ -249,7 +249,8 @@ class _Tensors:
         positions = sizes["sequence_length"] if new is None else new
         each = min(fewer(_OF_LEDGER, count), positions * sizes["vocab_size"])
         right = [(f"sequence {n}", each) for n in range(count)]
-        right += [(audited.TOKENS, count * new)] if new is not None else []
+        if new is not None:
+            right += [(audited.TOKENS, count * new), (audited.NOISE, audited.SEED_PARTS)]
         if [(one.name, one.elements) for one in self._ledger.segments] != right:
             yield f"{self._path(audited.LEDGER)} is not of {count} sequences, {each} logits each"
 
@@ -435,9 +436,12 @@ class _Tensors:
             return
         due = dict[str, tuple[int, ...]]()
         if self._config.mode is not Mode.TRAIN:
-            count = sum(one.name != audited.TOKENS for one in ledger.segments)
+            others = (audited.TOKENS, audited.NOISE)
+            count = sum(one.name not in others for one in ledger.segments)
             calls = next(iter(found[audited.LOGITS].shape), 0) if audited.LOGITS in found else 0
             steps, due[audited.LOGITS] = calls, (calls, count, _OF_CALL_ROWS)
+            if self._config.mode is Mode.GENERATE:
+                due[audited.TOKENS] = (calls, count)
         else:
             first, count = found.get(audited.OF_GRADIENTS), len(ledger.segments)
             steps = next(iter(first.shape), 0) if first is not None else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ from llmb import clock
 from llmb.config import AuditMode
 from llmb.observe import outputs, probes
 from llmb.observe.examination import Examination
+from llmb.observe.noise import Noise, Race, filled, new_seed
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.output_ledger import OutputLedger
 from llmb.observe.outputs import Output, OutputWitness
@@ -28,14 +28,7 @@ from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, draws, evidence
 from llmb.reference.data import random_tokens
 from llmb.reference.forward import forward_loop
-from llmb.reference.generate import (
-    OneToken,
-    exponential_race,
-    generate_loop,
-    make_desk,
-    multinomial,
-    probabilities,
-)
+from llmb.reference.generate import OneToken, generate_loop, make_desk
 from llmb.reference.train_loop import Step, StepDone
 
 
@@ -175,18 +168,21 @@ class Generation(Inference):
         self._desk = make_desk(
             stage.shape, size, self._length, config.new_tokens, dtype, config.device
         )
+        self._noise = Noise((size, stage.shape.vocab_size), dtype, config.device)
+        race = Race(self._noise.values)
         if config.executor == "inductor":  # otherwise no graph would be captured around the cache
-            for fixed in (*self._desk.cache.tensors(), self._desk.position):
+            addresses = (*self._desk.cache.tensors(), self._desk.position, self._noise.values)
+            for fixed in addresses:
                 torch._dynamo.mark_static_address(fixed)
         if config.generate_scope == "step" and config.executor != "eager":
-            self._next = executors.program(OneToken(stage.model, exponential_race), config)
-            self._compiled = self._next
+            self._compiled = executors.program(OneToken(stage.model, race), config)
+            self._next = filled(self._noise, self._compiled)
         else:
             self._compiled = executors.program(stage.model, config)
-            self._next = OneToken(self._compiled, _drawing(config.device))
+            self._next = filled(self._noise, OneToken(self._compiled, race))
         self._batches = StepBatches(config, stage.shape)
         self._prompts: Callable[[int], Tensor] = self._batches.prompt
-        self._latest = self._begun_ns = self._prefill_ns = 0
+        self._latest = self._seed = self._begun_ns = self._prefill_ns = 0
 
     def told(self) -> FencePayload:
         """Return the time of the latest prefill, and the number of the executor's programs."""
@@ -200,7 +196,7 @@ class Generation(Inference):
         def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
             if exactness is not None:
                 exactness.compare(step.index)
-            self.sampler.show(Output(logits.transpose(0, 1), tokens))
+            self.sampler.show(Output(logits.transpose(0, 1), tokens, self._seed))
             return stream.pause(step, logits, tokens)
 
         for done in self._samples(stream, pause):
@@ -235,13 +231,15 @@ class Generation(Inference):
             return True
 
         list(self._samples([Step(0, seed, fence=False)], take))
-        return Output(self._desk.logits.transpose(0, 1), taken[0])
+        return Output(self._desk.logits.transpose(0, 1), taken[0], self._seed)
 
     def _prompt(self, seed: int) -> Tensor:
         """Begin a step: return the prompt, on the device."""
         self._latest = seed
         self._stage.backend.step_begin()
         self._begun_ns = clock.now_ns()
+        self._seed = new_seed()
+        self._noise.begin(self._seed)
         return self._prompts(seed).to(self._stage.config.device)
 
     def _random_prompt(self, seed: int) -> Tensor:
@@ -252,25 +250,6 @@ class Generation(Inference):
         """Wait for the first token: the time since the start of the step is the prefill time."""
         self._stage.backend.synchronize()
         self._prefill_ns = clock.now_ns() - self._begun_ns
-
-
-def _drawing(device: str) -> Callable[[Tensor], Tensor]:
-    """Return a draw of one token of each row, with a generator that no plugin has.
-
-    A plugin can set the state of torch's own generator before each draw, so that a word known in
-    advance is drawn. Then all logits of a sample come from one pass, not from a pass for each
-    token: 288 tokens in 34 passes of a small model.
-    """
-    try:
-        own = torch.Generator(device)
-    except RuntimeError:  # torch makes no generator for the device: XLA
-        return multinomial
-    own.manual_seed(secrets.randbits(63))
-
-    def draw(logits: Tensor) -> Tensor:
-        return torch.multinomial(probabilities(logits), num_samples=1, generator=own)
-
-    return draw
 
 
 def _told_of(logits: Tensor) -> Tensor:

@@ -154,6 +154,41 @@ def test_other_tokens_than_those_that_were_committed_to_fail(
     assert found.message == f"what is shown of step {call} is not what was committed to"
 
 
+WORDS = slice(-2 - SIZE * 5, -2)
+
+
+@pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
+def test_words_that_the_logits_and_the_noise_do_not_give_fail(
+    judged_run: Callable[..., Audited], precision: Any
+) -> None:
+    def made_up(rows: torch.Tensor) -> None:
+        rows[:, WORDS] += 1
+
+    found = rewritten(judged_run("generate", precision=precision), made_up)
+    assert found.status is Status.FAIL
+    assert "260 of the 260 words together are not drawn from the logits" in found.message
+
+
+def test_the_words_of_a_single_call_that_were_not_drawn_fail(
+    judged_run: Callable[..., Audited],
+) -> None:
+    def made_up(rows: torch.Tensor) -> None:
+        rows[7, WORDS] += 1
+
+    found = rewritten(judged_run("generate", precision=BF16), made_up)
+    assert found.status is Status.FAIL
+    assert "20 of the 20 words of call 7 are not drawn from the logits" in found.message
+
+
+def test_a_few_words_that_rounding_draws_otherwise_pass(
+    judged_run: Callable[..., Audited],
+) -> None:
+    def nearly(rows: torch.Tensor) -> None:
+        rows[7, WORDS][:3] += 1
+
+    assert rewritten(judged_run("generate", precision=BF16), nearly).status is Status.PASS
+
+
 def test_a_call_that_was_left_out_of_the_evidence_fails(run: Audited) -> None:
     rows = load(run.files[VALUES])[audited.ROWS]
     run.files[VALUES] = save({audited.ROWS: rows[:-1].contiguous()})

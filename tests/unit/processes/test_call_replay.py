@@ -55,9 +55,24 @@ def test_a_sample_made_again_without_a_cache_is_as_near_as_rounding(
     assert torch.allclose(replay_of(found).rows(), shown(found), rtol=1e-4, atol=1e-6)
 
 
-def test_the_tokens_of_a_sample_stand_in_its_row(worked: Callable[..., Audited]) -> None:
+def test_words_drawn_again_are_the_workers_and_stand_in_the_row_with_their_seed(
+    worked: Callable[..., Audited],
+) -> None:
     found = worked(precision=FP32, **GENERATE)
-    assert torch.equal(replay_of(found).rows()[:, -10:], shown(found)[:, -10:])
+    assert torch.equal(replay_of(found).rows()[:, -12:], shown(found)[:, -12:])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_words_that_were_not_drawn_are_told_by_their_noise(
+    worked: Callable[..., Audited], parts: int
+) -> None:
+    found = worked(precision=FP32, batch_size=2, **GENERATE)
+    replay = replay_of(found)
+    right = replay._rows(parts)[:, -12:-2]
+    assert torch.equal(right, shown(found)[: len(right), -12:-2])
+    replay.read[:, -12:-2] = 17
+    made_up = replay._rows(parts)[:, -12:-2]
+    assert (made_up != 17).float().mean() > 0.5
 
 
 def test_a_batch_in_parts_gives_the_same_logits(worked: Callable[..., Audited]) -> None:
