@@ -35,6 +35,10 @@ _ALIKE = str.maketrans("OIL", "011", "._+-")
 _WIDE = 7
 #: A format of 8 bits or fewer rounds the layers of blocks alone, in one of many ways.
 NARROW_BITS = 8
+#: Bits of formats whose steps can be replayed (rule L1), unless weights or moments are kept in this
+#: dtype: moments underflow, or steps are left out where scaled gradients overflow. Narrower formats
+#: are not replayed in any dtype, and FP16 is not replayed either.
+_REPLAYED_BITS, _UNREPLAYED = range(NARROW_BITS, 16), "float16"
 _LIVE, _STALE = 1.5, 1.1
 
 
@@ -196,14 +200,27 @@ def fault_of(name: str, bits: int, dtype: str, data: Format | None) -> str | Non
             return f"dtype {dtype!r}, that name is for {known.dtype!r}: {_RENAME}"
         if bits != known.bits:
             return f"{bits} bits, {known.name} has {known.bits}: {_RENAME}"
-        return None if name == known.name else f"{name!r} as its name: write {known.name}"
+        if name != known.name:
+            return f"{name!r} as its name: write {known.name}"
+        return _fault_of_dtype(bits, dtype)
     word = name.upper().translate(_ALIKE)
     for each in KNOWN:
         if each.name in word and bits < each.bits:
             return f"{bits} bits, {each.name} has {each.bits}: {_RENAME}"
-    if data is not None and bits != data.bits:
+    if data is None:
+        return None
+    if bits != data.bits:
         return f"{bits} bits, the narrowest operand of its data has {data.bits}"
-    return None
+    return _fault_of_dtype(bits, dtype)
+
+
+def _fault_of_dtype(bits: int, dtype: str) -> str | None:
+    if bits not in _REPLAYED_BITS or dtype != _UNREPLAYED:
+        return None
+    return (
+        f"dtype {dtype!r}, in which no step of {bits} bits can be compared with an honest run's: "
+        "use 'bfloat16' or 'float32'"
+    )
 
 
 class _Named(Protocol):

@@ -12,6 +12,7 @@ from typing import IO
 from llmb import workloads
 from llmb.config import RankAddress, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
+from llmb.formats import fault_of
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.seeds import derive
@@ -125,6 +126,21 @@ def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
     )
 
 
+def _sound(offer: Offer) -> Offer:
+    """Return ``offer``, with formats that agree with their names.
+
+    The plugin's own process checks the same, with the plugin's code in it.
+
+    Raises:
+        UnavailableError: a format does not agree with its name.
+    """
+    for offered in offer.precisions:
+        fault = fault_of(offered.name, offered.bits, offered.dtype, offered.format)
+        if fault is not None:
+            raise UnavailableError(f"plugin {offer.plugin!r} offered {offered.name} with {fault}")
+    return offer
+
+
 def for_children(config: RunConfig) -> RunConfig:
     """Return ``config`` for child processes: with only the model's seed, and without the nonce.
 
@@ -215,7 +231,7 @@ class Offers:
     def _collect(self, plugin: InstalledPlugin) -> Offer:
         if plugin.name not in self.failures:
             try:
-                return self._children[plugin.name].expect(Offer, PROBE_LIMIT_S)
+                return _sound(self._children[plugin.name].expect(Offer, PROBE_LIMIT_S))
             except LlmbError as error:
                 self.failures[plugin.name] = self._named(plugin.name, error)
         return Offer(

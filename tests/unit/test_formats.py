@@ -136,6 +136,34 @@ def test_data_that_are_not_what_the_name_says_are_refused(
         precision(**{"format": FIVE, **changes})
 
 
+EIGHT = Format(Element(4, 3, 448.0, scale="float32"))
+WIDE = Format(Element(8, 7, 3e38))
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "data", "dtype", "sound"),
+    [
+        ("FP8", 8, None, "float16", False),
+        ("MXFP8", 8, None, "float16", False),
+        ("ACME8", 8, EIGHT, "float16", False),
+        ("FP8", 8, None, "bfloat16", True),
+        ("FP8", 8, None, "float32", True),
+        ("ACME8", 8, EIGHT, "float32", True),
+        ("NVFP4", 4, None, "float16", True),
+        ("ACME5", 5, FIVE, "float16", True),
+        ("ACME16", 16, WIDE, "float16", True),
+        ("FP16", 16, None, "float16", True),
+        ("ACME8", 8, None, "float16", True),
+    ],
+)
+def test_a_format_whose_steps_are_compared_may_not_be_kept_where_none_can_be(
+    name: str, bits: int, data: Format | None, dtype: str, sound: bool
+) -> None:
+    fault = fault_of(name, bits, dtype, data)
+    assert (fault is None) is sound
+    assert sound or "dtype 'float16', in which no step of 8 bits can be compared" in str(fault)
+
+
 @pytest.mark.parametrize(
     "change",
     [

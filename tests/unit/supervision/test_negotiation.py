@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from llmb import workloads
-from llmb.config import RunConfig, RunRequest
+from llmb.config import BF16, Precision, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError, UsageError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
@@ -151,6 +151,23 @@ def test_the_plugin_asked_for_that_dies_in_its_probe_is_unavailable_by_name(
     with pytest.raises(UnavailableError, match="'warp' cannot be probed: exit status 3"):
         negotiate(RunRequest(plugin="warp"), DEBUG)
     assert probes.ended == 1
+
+
+@pytest.mark.parametrize(
+    ("offered", "fault"),
+    [
+        (BF16.model_copy(update={"bits": 8}), "BF16 with 8 bits, BF16 has 16"),
+        (BF16.model_copy(update={"dtype": "float16"}), "BF16 with dtype 'float16', that name"),
+        (Precision(name="FP8", bits=8, dtype="float16"), "FP8 with dtype 'float16', in which"),
+    ],
+    ids=["bits", "dtype", "dtype without replay"],
+)
+def test_a_format_that_is_not_what_its_name_says_is_refused_whatever_the_plugins_process_checked(
+    probes: type[FakeChild], offered: Precision, fault: str
+) -> None:
+    probes.answers = {"warp": WARP.model_copy(update={"precisions": (BF16, offered)})}
+    with pytest.raises(UnavailableError, match=f"plugin 'warp' offered {fault}"):
+        negotiate(RunRequest(plugin="warp"), DEBUG)
 
 
 def test_a_bad_option_of_the_plugin_asked_for_stays_a_usage_error(
