@@ -16,8 +16,13 @@ from llmb.records.finding import Finding, Status
 #: distance vary: by 1.2 times where a call has 64 logits. Products in INT8 in half of the calls are
 #: 2.1 honest errors off together, and 4.1 in each such call.
 _EACH = 1.5
-#: Largest share of the words of samples that an honest run may draw otherwise, and slack beyond the
-#: expected share: standard deviations of a count, and a few words.
+#: Share of the words of an exponential race that differ at most, for each unit of the error of a
+#: logit. Two distributions that are t apart (total variation) give other words in 2 t / (1 + t) of
+#: all draws at most, and a normal error with a small standard deviation s gives t = 0.4 s.
+#: Measured: 0.2 to 0.4 (docs/adr/0080).
+_WORDS_OF_ERROR = 0.8
+#: Largest share of other words, and slack beyond the share: standard deviations of a count, and a
+#: few words.
 _MOST_WORDS, _DEVIATIONS, _FEW_WORDS = 0.9, 4.0, 3
 
 
@@ -42,11 +47,9 @@ class DrawnWords:
     def faults(self, error: float, usual: float) -> list[str]:
         """Return a fault where more words differ than logits with an ``error`` explain.
 
-        ``usual`` is the usual logit. Where logits are off by a normal error with standard deviation
-        s, fewer than 0.8 s of the words of an exponential race differ: two distributions that are a
-        distance t apart (total variation) give other words in 2 t / (1 + t) of all draws at most.
+        ``error`` is relative to ``usual``, the usual logit.
         """
-        share = min(_MOST_WORDS, error * usual)
+        share = min(_MOST_WORDS, _WORDS_OF_ERROR * error * usual)
         call = max(self.others, key=lambda each: self.others[each])
         counted = (
             ("together", sum(self.others.values()), self.each * len(self.others)),

@@ -70,8 +70,8 @@ L1 = Rule(
     "layers: 0.030 and 0.045). Calls: 2.25 times together, 3.375 times for each call and each "
     "sequence, 0.4 of a sequence's usual length. FP32: 12 times (moments: 18). For ranks that "
     "share a model and clip gradients 0.005 at least (moments: 0.02). Words of samples: as many "
-    "others as logits at their limit explain (all words times the limit times the usual logit, at "
-    "most 0.9), and 4 standard deviations and 3 words more, together and for each call",
+    "others as logits at their limit explain (0.8 times the limit times the usual logit, at most "
+    "0.9 of the words), and 4 standard deviations and 3 words more, together and for each call",
     cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
     "ranks that share a model of more than 16 GB, dropout, FP16, formats of fewer than 8 bits, "
     "devices that record their steps (declared by the plugin). Calls that were not drawn, if there "

@@ -29,12 +29,12 @@ class Noise:
         """Make room for logits of ``dtype`` and ``size`` ``[B, vocab]`` on ``device``."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.values = torch.ones(size, dtype=wide, device=device)
-        try:
-            self._generator = torch.Generator(device)
-            self._drawn = self.values
-        except RuntimeError:  # torch makes no generator for the device: XLA
-            self._generator = torch.Generator()
-            self._drawn = torch.ones(size, dtype=wide)
+        self._generator = _generator(device)
+        #: Where the host draws. Of a CPU ``exponential_`` takes 0.8 ms for 32,000 words, and
+        #: uniform numbers in float64 with their logarithms 0.25 ms (one thread).
+        self._drawn: Tensor | None = None
+        if self._generator.device.type == "cpu":
+            self._drawn = torch.ones(size, dtype=torch.float64)
 
     def begin(self, seed: int) -> None:
         """Begin the sample with ``seed``."""
@@ -42,9 +42,19 @@ class Noise:
 
     def fill(self) -> None:
         """Draw the noise of the sample's next token; nothing waits for the device."""
-        self._drawn.exponential_(1.0, generator=self._generator)
-        if self._drawn is not self.values:
+        if self._drawn is None:
+            self.values.exponential_(1.0, generator=self._generator)
+        else:
+            self._drawn.uniform_(generator=self._generator).log_().neg_()
             self.values.copy_(self._drawn)
+
+
+def _generator(device: str) -> torch.Generator:
+    """Return a generator of ``device``; the host's where torch makes none, as for XLA."""
+    try:
+        return torch.Generator(device)
+    except RuntimeError:
+        return torch.Generator()
 
 
 class Race(nn.Module):

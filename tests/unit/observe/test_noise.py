@@ -68,8 +68,22 @@ def test_a_device_without_generators_gets_its_noise_from_the_host() -> None:
     own.begin(2)
     own.fill()
     assert own.values.device.type == "meta"
+    assert own._drawn is not None
     assert own._drawn.device.type == "cpu"
-    assert not torch.equal(own._drawn, torch.ones(1, 4))
+    assert not torch.equal(own._drawn, torch.ones(1, 4).double())
+
+
+def test_the_noise_is_that_of_waiting_times() -> None:
+    own, found = noise(), []
+    own.begin(11)
+    for _ in range(50):
+        own.fill()
+        found.append(own.values.flatten().clone())
+    values = torch.cat(found).double().sort().values
+    expected = -torch.log1p(-(torch.arange(len(values)) + 0.5) / len(values))
+    shares = (1 - torch.exp(-values)) - (1 - torch.exp(-expected))
+    assert shares.abs().max() < 1.95 / len(values) ** 0.5  # Kolmogorov and Smirnov, 1 in 1,000
+    assert values[0] > 0
 
 
 class Flat(torch.nn.Module):
