@@ -16,14 +16,13 @@ from llmb.records.finding import Finding, Status
 #: distance vary: by 1.2 times where a call has 64 logits. Products in INT8 in half of the calls are
 #: 2.1 honest errors off together, and 4.1 in each such call.
 _EACH = 1.5
-#: Share of the words of an exponential race that differ at most, for each unit of the error of a
-#: logit. Two distributions that are t apart (total variation) give other words in 2 t / (1 + t) of
-#: all draws at most, and a normal error with a small standard deviation s gives t = 0.4 s.
-#: Measured: 0.2 to 0.4 (docs/adr/0080).
-_WORDS_OF_ERROR = 0.8
+#: Share of the words of an exponential race that differ, for each unit of the error of a logit.
+#: Measured: 0.2 to 0.4 (docs/adr/0080). The error in the limit is 2.25 honest errors. The most that
+#: a normal error with a small standard deviation s can change is 0.8 s.
+_WORDS_OF_ERROR = 0.4
 #: Largest share of other words, and slack beyond the share: standard deviations of a count, and a
 #: few words.
-_MOST_WORDS, _DEVIATIONS, _FEW_WORDS = 0.9, 4.0, 3
+_MOST_WORDS, _DEVIATIONS, _FEW_WORDS = 0.5, 4.0, 3
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,20 @@
 """The noise of mode generate: each word is the argmax of probabilities divided by noise.
 
-The worker fills the noise right before each token's pass, and a plugin cannot choose the noise. An
-honest run draws the same noise again, and with the worker's words its own words (rule L1).
+The worker fills the noise right before each token's pass, from a seed that llmb draws in the pause
+before the sample. An honest run draws the same noise again, and with the worker's words its own
+words (rule L1).
 """
 
 from __future__ import annotations
 
-import secrets
+from secrets import randbits
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from llmb.records.audited import SEED_PARTS
 from llmb.reference.cache import KeyValueCache
@@ -25,10 +30,14 @@ class Noise:
     A sample's noise follows from the sample's seed, on the same kind of device.
     """
 
+    # See ``StepSampler``: with slots no method can be replaced on the object alone.
+    __slots__ = ("_device", "_drawn", "_generator", "values")
+
     def __init__(self, size: tuple[int, int], dtype: torch.dtype, device: str) -> None:
         """Make room for logits of ``dtype`` and ``size`` ``[B, vocab]`` on ``device``."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.values = torch.ones(size, dtype=wide, device=device)
+        self._device = device
         self._generator = _generator(device)
         #: Where the host draws. Of a CPU ``exponential_`` takes 0.8 ms for 32,000 words, and
         #: uniform numbers in float64 with their logarithms 0.25 ms (one thread).
@@ -37,11 +46,16 @@ class Noise:
             self._drawn = torch.ones(size, dtype=torch.float64)
 
     def begin(self, seed: int) -> None:
-        """Begin the sample with ``seed``."""
+        """Begin the sample with ``seed``, and with a generator that no code has seen."""
+        self._generator = _generator(self._device)
         self._generator.manual_seed(seed)
 
     def fill(self) -> None:
-        """Draw the noise of the sample's next token; nothing waits for the device."""
+        """Draw the noise of the sample's next token.
+
+        A device with a ``torch.Generator`` draws by itself, and nothing waits. For other devices,
+        such as XLA, the host draws and copies: 12.5 ns for each number.
+        """
         if self._drawn is None:
             self.values.exponential_(1.0, generator=self._generator)
         else:
@@ -50,11 +64,13 @@ class Noise:
 
 
 def _generator(device: str) -> torch.Generator:
-    """Return a generator of ``device``; the host's where torch makes none, as for XLA."""
+    """Return a generator of ``device``; the host's where torch makes or uses none, as for XLA."""
     try:
-        return torch.Generator(device)
+        own = torch.Generator(device)
+        torch.empty(1, device=device).exponential_(generator=own)
     except RuntimeError:
         return torch.Generator()
+    return own
 
 
 class Race(nn.Module):
@@ -76,14 +92,37 @@ class Race(nn.Module):
         return (probabilities(logits) / self.noise).argmax(dim=-1, keepdim=True)
 
 
-def filled(noise: Noise, next_token: NextToken) -> NextToken:
-    """Return ``next_token`` with fresh ``noise`` before each pass."""
+class Filled:
+    """``next_token`` with fresh noise before each pass.
 
-    def filled_first(ids: Tensor, positions: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
-        noise.fill()
-        return next_token(ids, positions, cache)
+    A subclass of ``Tensor`` or a mode of torch would see the memory that llmb copies the logits to:
+    a plugin could draw from narrow logits, and write right logits there later (rule N1).
+    """
 
-    return filled_first
+    __slots__ = ("_next", "_noise", "strange")
+
+    def __init__(self, noise: Noise, next_token: NextToken) -> None:
+        """Fill ``noise`` before each pass of ``next_token``."""
+        self._noise, self._next = noise, next_token
+        #: What watched a pass since the list was emptied: strange results, and modes of torch.
+        self.strange: list[Any] = []
+
+    def __call__(
+        self, ids: Tensor, positions: Tensor, cache: KeyValueCache
+    ) -> tuple[Tensor, Tensor]:
+        """Return a token ``[B, 1]`` to follow ``ids`` ``[B, n]``, and the logits of its draw."""
+        self._noise.fill()
+        token, logits = self._next(ids, positions, cache)
+        if not self.strange:
+            self.strange += [one for one in (token, logits) if type(one) is not Tensor]
+            self.strange += [mode for mode in _modes() if type(mode) is not DeviceContext]
+        return token, logits
+
+
+def _modes() -> list[object]:
+    """Return the modes of torch that see each operation."""
+    modes: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return [*modes, *_get_current_dispatch_mode_stack()]
 
 
 def words_of(logits: Tensor, noise: Noise, seed: int, first: int = 0) -> Tensor:
@@ -101,8 +140,8 @@ def words_of(logits: Tensor, noise: Noise, seed: int, first: int = 0) -> Tensor:
 
 
 def new_seed() -> int:
-    """Return a seed of 48 bits, which nobody knows before the sample begins."""
-    return secrets.randbits(SEED_PARTS * _BITS)
+    """Return a seed of 48 bits from the operating system."""
+    return randbits(SEED_PARTS * _BITS)
 
 
 def as_floats(seed: int) -> Tensor:

@@ -57,11 +57,12 @@ _CALLED_BY_RANKS = (
 )
 #: torch.set_default_dtype points this old alias to another of torch's own classes.
 _ALIAS = "torch.Storage"
-#: torch's operators that read a sample, commit to the sample and copy it to the host; and the
-#: operator that draws the noise of generated words.
+#: torch's operators that read a sample, commit to the sample and copy it to the host; and those
+#: that draw the noise of generated words, on a device or on the host.
 _KERNELS = (
     *("as_strided", "cat", "_to_copy", "copy_", "detach", "view", "view.dtype", "stack"),
-    *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor", "exponential_"),
+    *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor"),
+    *("exponential_", "uniform_", "log_", "neg_"),
 )
 _DECODER = "_ADAPTER"
 #: pydantic's reader and writer of a class of messages.

@@ -216,7 +216,7 @@ class StepDraw(Frozen):
 class Sampled(Frozen):
     """The elements of ``StepDraw`` were read; the worker waits for the answer.
 
-    A worker that learns from the answer that the step is judged can change no sample any more.
+    A worker on the CPU that learns from the answer that the step is judged can change no sample.
     """
 
     kind: Literal["sampled"] = "sampled"

@@ -14,7 +14,7 @@ from llmb import clock
 from llmb.config import AuditMode
 from llmb.observe import outputs, probes
 from llmb.observe.examination import Examination
-from llmb.observe.noise import Noise, Race, filled, new_seed
+from llmb.observe.noise import Filled, Noise, Race, new_seed
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.output_ledger import OutputLedger
 from llmb.observe.outputs import Output, OutputWitness
@@ -176,13 +176,16 @@ class Generation(Inference):
                 torch._dynamo.mark_static_address(fixed)
         if config.generate_scope == "step" and config.executor != "eager":
             self._compiled = executors.program(OneToken(stage.model, race), config)
-            self._next = filled(self._noise, self._compiled)
+            self._next = Filled(self._noise, self._compiled)
         else:
             self._compiled = executors.program(stage.model, config)
-            self._next = filled(self._noise, OneToken(self._compiled, race))
+            self._next = Filled(self._noise, OneToken(self._compiled, race))
         self._batches = StepBatches(config, stage.shape)
         self._prompts: Callable[[int], Tensor] = self._batches.prompt
         self._latest = self._seed = self._begun_ns = self._prefill_ns = 0
+        #: Seed of the next sample's noise, drawn in the pause before: no plugin code runs between
+        #: the comparison of the pause and the draw.
+        self._next_seed = new_seed()
 
     def told(self) -> FencePayload:
         """Return the time of the latest prefill, and the number of the executor's programs."""
@@ -196,8 +199,10 @@ class Generation(Inference):
         def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
             if exactness is not None:
                 exactness.compare(step.index)
+            self._next_seed = new_seed()
             self.sampler.show(Output(logits.transpose(0, 1), tokens, self._seed))
-            return stream.pause(step, logits, tokens)
+            strange, self._next.strange = self._next.strange, []
+            return stream.pause(step, logits, tokens, *strange)
 
         for done in self._samples(stream, pause):
             if done.step.index == 0:
@@ -228,6 +233,7 @@ class Generation(Inference):
 
         def take(step: Step, tokens: Tensor, logits: Tensor) -> bool:
             taken.append(tokens)
+            self._next_seed = new_seed()
             return True
 
         list(self._samples([Step(0, seed, fence=False)], take))
@@ -238,7 +244,7 @@ class Generation(Inference):
         self._latest = seed
         self._stage.backend.step_begin()
         self._begun_ns = clock.now_ns()
-        self._seed = new_seed()
+        self._seed = self._next_seed
         self._noise.begin(self._seed)
         return self._prompts(seed).to(self._stage.config.device)
 

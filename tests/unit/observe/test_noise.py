@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
 
-from llmb.observe.noise import Noise, Race, as_floats, as_seed, filled, new_seed, words_of
+from llmb.observe.noise import Filled, Noise, Race, as_floats, as_seed, new_seed, words_of
 from llmb.reference.cache import KeyValueCache
 from llmb.reference.generate import OneToken, exponential_race
 
@@ -106,7 +107,7 @@ def test_a_compiled_step_draws_with_the_noise_of_the_moment_and_is_compiled_once
     step = torch.compile(
         OneToken(Flat(), Race(own.values)), backend=backend, fullgraph=True, dynamic=False
     )
-    next_token, cache = filled(own, step), KeyValueCache((), ())
+    next_token, cache = Filled(own, step), KeyValueCache((), ())
     own.begin(9)
     ids, position = torch.zeros(ROWS, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     address = own.values.data_ptr()
@@ -114,3 +115,28 @@ def test_a_compiled_step_draws_with_the_noise_of_the_moment_and_is_compiled_once
         token, _ = next_token(ids, position, cache)
         assert torch.equal(token, own.values.argmin(-1, keepdim=True))
     assert (len(made), own.values.data_ptr()) == (1, address)
+
+
+class Watching(torch.Tensor):
+    """A subclass that sees each operation with the tensor."""
+
+
+def test_a_pass_with_plain_tensors_leaves_nothing_strange() -> None:
+    next_token = Filled(noise(), lambda *_: (torch.zeros(ROWS, 1), logits(1)[:, 0]))
+    next_token(torch.zeros(ROWS, 1), torch.zeros(1), KeyValueCache((), ()))
+    assert next_token.strange == []
+
+
+def test_a_subclass_that_is_returned_once_in_a_sample_is_kept() -> None:
+    every = iter([logits(1)[:, 0].as_subclass(Watching), logits(1)[:, 0]])
+    next_token = Filled(noise(), lambda *_: (torch.zeros(ROWS, 1), next(every)))
+    for _ in range(2):
+        next_token(torch.zeros(ROWS, 1), torch.zeros(1), KeyValueCache((), ()))
+    assert [type(one) for one in next_token.strange] == [Watching]
+
+
+def test_a_mode_that_is_left_on_after_a_pass_is_kept() -> None:
+    with BaseTorchFunctionMode() as mode:
+        next_token = Filled(noise(), lambda *_: (torch.zeros(ROWS, 1), logits(1)[:, 0]))
+        next_token(torch.zeros(ROWS, 1), torch.zeros(1), KeyValueCache((), ()))
+    assert next_token.strange == [mode]
