@@ -1,4 +1,4 @@
-"""Generation: words are drawn from rough logits, and one pass writes the right logits at the end."""
+"""Generation: words are drawn from rough logits; one pass writes the right logits at the end."""
 
 # A subclass of Tensor, returned once, sees how llmb copies the logits into a memory that has the
 # same address in all samples. Rough logits stand for a model in INT8: 1.9 times the tokens/s at
