@@ -163,6 +163,12 @@ def run_plugin(tmp_path: Path, source: str, *flags: object, **env: str) -> Ended
 # -- processes ------------------------------------------------------------------------------
 
 
+def _hear_signals() -> None:
+    """Undo that whoever runs the tests in the background, or under nohup, ignores signals."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Running:
     """A started ``llmb run``, or sweep, whose plain progress is read line by line."""
 
@@ -189,8 +195,7 @@ class Running:
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 start_new_session=True,
-                # Whoever runs the tests in the background ignores interrupts, and so would it.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+                preexec_fn=_hear_signals,
             )
         self.family: list[psutil.Process] = []
 
