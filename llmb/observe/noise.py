@@ -7,6 +7,7 @@ words (rule L1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
 
@@ -92,6 +93,7 @@ class Race(nn.Module):
         return (probabilities(logits) / self.noise).argmax(dim=-1, keepdim=True)
 
 
+@dataclass(slots=True, eq=False)
 class Filled:
     """``next_token`` with fresh noise before each pass.
 
@@ -99,20 +101,17 @@ class Filled:
     a plugin could draw from narrow logits, and write right logits there later (rule N1).
     """
 
-    __slots__ = ("_next", "_noise", "strange")
-
-    def __init__(self, noise: Noise, next_token: NextToken) -> None:
-        """Fill ``noise`` before each pass of ``next_token``."""
-        self._noise, self._next = noise, next_token
-        #: What watched a pass since the list was emptied: strange results, and modes of torch.
-        self.strange: list[Any] = []
+    noise: Noise
+    next_token: NextToken
+    #: What watched a pass since the list was emptied: strange results, and modes of torch.
+    strange: list[Any] = field(default_factory=list)
 
     def __call__(
         self, ids: Tensor, positions: Tensor, cache: KeyValueCache
     ) -> tuple[Tensor, Tensor]:
         """Return a token ``[B, 1]`` to follow ``ids`` ``[B, n]``, and the logits of its draw."""
-        self._noise.fill()
-        token, logits = self._next(ids, positions, cache)
+        self.noise.fill()
+        token, logits = self.next_token(ids, positions, cache)
         if not self.strange:
             self.strange += [one for one in (token, logits) if type(one) is not Tensor]
             self.strange += [mode for mode in _modes() if type(mode) is not DeviceContext]
