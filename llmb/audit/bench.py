@@ -215,6 +215,17 @@ class Bench:
         found: E | None = self._known[file.name]
         return found
 
+    def whole_numbers(self, file: Evidence[Arrays]) -> Mapping[str, Sequence[int]]:
+        """Return the int32 and int64 arrays of ``file``, which ``read`` leaves out.
+
+        The mapping is empty if this repeat has no such file.
+
+        Raises:
+            ValueError: as ``arrays.read`` does; ``read`` has refused such a file already.
+        """
+        data = self._files(self.path(file))
+        return {} if data is None else arrays.read_integers(data)
+
     def needed(self, file: Evidence[E]) -> E:
         """Return the parsed ``file``, without which the judge would not have been called."""
         found = self.read(file)

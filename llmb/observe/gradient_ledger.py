@@ -111,11 +111,13 @@ class GradientLedger(StepLedger):
         return torch.cat(parts, 1)
 
     def evidence(self) -> LedgerEvidence:
-        """Return the names and element counts of the parameters in a row."""
+        """Return names, shapes and sampled element counts of the parameters in a row."""
         return LedgerEvidence(
             segments=tuple(
-                LedgerSegment(name=name, elements=count)
-                for (name, _), count in zip(self._parameters, self._counts(), strict=True)
+                LedgerSegment(name=name, elements=count, shape=tuple(shape))
+                for (name, _), shape, count in zip(
+                    self._parameters, self._shapes, self._counts(), strict=True
+                )
             ),
             moments=self._moments,
         )

@@ -38,6 +38,7 @@ from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.processes.call_replay import CallReplay
 from llmb.processes.evidence_writer import Announcer
+from llmb.processes.step_stream import without_finalizers
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
 from llmb.wire.channel import Channel, serve
@@ -127,7 +128,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
                 exactness.compare(step)
                 exactness.look(step, *results)
 
-            again = CallReplay(config, order.calls, read, look).rows()
+            with without_finalizers():
+                again = CallReplay(config, order.calls, read, look).rows()
             announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
@@ -315,7 +317,9 @@ def whole_steps(
     where = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
     ledger = audited.LedgerEvidence.model_validate_json(rerun.inputs.read(audited.LEDGER))
     overseer = _Replay(channel, exactness, Path(order.scratch_folder))
-    return StreamReplay(order.config, order.stream, where, ledger, steps.steps[0], overseer).rows()
+    replay = StreamReplay(order.config, order.stream, where, ledger, steps.steps[0], overseer)
+    with without_finalizers():
+        return replay.rows()
 
 
 @dataclass(frozen=True)

@@ -188,10 +188,13 @@ def _places(order: ReplayOrder) -> _RowPlaces:
     if order.ledger is None:
         width = sum(segment.elements for segment in usual.segments)
         return _RowPlaces(usual, torch.full((steps, width), -1), drawn=True)
+    # By name and number of elements: earlier runs do not tell the shapes.
+    named = [[(one.name, one.elements) for one in it.segments] for it in (order.ledger, usual)]
+    is_usual = named[0] == named[1]
     arrays = load(_read(order, audited.LEDGER_VALUES))
     own = torch.tensor([plain_row(seed, shapes) for seed in order.places])
     if audited.WHERE not in arrays:
-        if order.ledger != usual:
+        if not is_usual:
             raise BundleRefusedError("rows of steps come without their places")
         shown = min(steps, len(arrays[audited.ROWS]))
         rest = torch.full((steps - shown, own.shape[1]), -1)
@@ -201,7 +204,7 @@ def _places(order: ReplayOrder) -> _RowPlaces:
     if given.dim() != 2 or not len(given) or given.shape[1] != width:
         raise BundleRefusedError(f"rows of {width} elements have places {list(given.shape)}")
     given = given[:steps]
-    drawn = order.ledger == usual and torch.equal(own[: len(given)], given)
+    drawn = is_usual and torch.equal(own[: len(given)], given)
     if not drawn:
         _check_places(given, sizes.cumsum(0))
     rest = torch.full((steps - len(given), width), -1)

@@ -100,11 +100,12 @@ class WeightsKeeper:
 
 
 @contextmanager
-def _without_finalizers() -> Iterator[None]:
+def without_finalizers() -> Iterator[None]:
     """Keep Python's collector off: a finalizer of the plugin's garbage could run in between.
 
     Between the supervisor's answer and the reading of the gradients, nothing but llmb's own code
-    may know that a step is judged.
+    may know that a step is judged. While an honest run repeats steps, a finalizer could find the
+    samples in the frames below, and write the worker's samples there.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -169,7 +170,7 @@ class StepStream:
         glanced = self.sampler.glance()
         self.sampler.next()
         commitment, stopped_ns = self.commitment(), self.stopped_ns
-        with _without_finalizers():
+        with without_finalizers():
             self._channel.send(Paused(index=step.index, commitment=commitment, glanced=glanced))
             message = self._channel.receive()
             # `type` and not `isinstance`, which would ask the metaclass.

@@ -72,6 +72,23 @@ def read(data: bytes) -> dict[str, Array]:
     }
 
 
+def read_integers(data: bytes) -> dict[str, Sequence[int]]:
+    """Return every int32 or int64 array of a safetensors file, flat, by name.
+
+    Arrays of other types are left out.
+
+    Raises:
+        ValueError: as ``read`` does.
+    """
+    found = dict[str, Sequence[int]]()
+    for name, entry in _checked(data):
+        if entry["dtype"] == "I32":
+            found[name] = memoryview(bytes(entry["data"])).cast("i")
+        elif entry["dtype"] == "I64":
+            found[name] = memoryview(bytes(entry["data"])).cast("q")
+    return found
+
+
 def read_reduced(data: bytes) -> dict[str, Array]:
     """Return the arrays of ``read``, and the stand-ins of reduced arrays.
 

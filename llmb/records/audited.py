@@ -207,6 +207,8 @@ class LedgerSegment(Frozen):
 
     name: str
     elements: int = Field(ge=1)
+    #: Shape of the stored parameter; None for logits, and in runs before llmb told the shape.
+    shape: tuple[int, ...] | None = None
 
 
 class LedgerEvidence(Frozen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -134,6 +135,11 @@ class WeightsEvidence(Frozen):
     #: Elements of all stored, and of all found canonical parameters; None in old records.
     stored_elements: int | None = None
     canonical_elements: int | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Element count of each parameter before post-processing, in the model's own order."""
+        return {one.name: math.prod(one.shape) for one in self.pristine}
 
 
 class ModelEvidence(Frozen):

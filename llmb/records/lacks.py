@@ -9,6 +9,8 @@ from llmb.config import Frozen, Precision
 #: Programs of a calibration's matrix products, with the other programs of the process, on a device
 #: that compiles each product; and programs of a worker before the first step.
 _PROGRAMS = 30
+#: Device types with kernels of torch's own.
+_RUN_WHEN_CALLED = ("cpu", "cuda", "xpu", "mps")
 
 
 class Lacks(Frozen):
@@ -29,6 +31,20 @@ class Lacks(Frozen):
     memory_figures: bool = False
     #: Minutes to compile the program of a step, None for a compiler that takes seconds.
     minutes_per_program: float | None = Field(default=None, gt=0, le=240)
+
+    def fault(self, device: str) -> str | None:
+        """Return why ``device`` cannot lack these abilities; None if it can.
+
+        A step of a device that records its steps is not replayed (rule L1), so that declaration
+        must be true. Torch's own kernels on ``cpu``, ``cuda``, ``xpu`` and ``mps`` run when called.
+        """
+        kind = device.partition(":")[0]
+        if self.eager_kernels and kind in _RUN_WHEN_CALLED:
+            return (
+                f"torch's own kernels on {kind} run when called: leave eager_kernels=True out of "
+                "the backend's lacks"
+            )
+        return None
 
     def named(self) -> tuple[str, ...]:
         """Return the names of missing abilities, in the order above: ``("float64", ...)``."""

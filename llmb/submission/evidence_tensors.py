@@ -200,6 +200,8 @@ class _Tensors:
             due = min(most, self._stored.size(one.name)) if one.name in self._stored.forms else 0
             if due and one.elements != due:
                 yield f"{where} has {one.elements} elements of {one.name}, not {due}"
+            if due and one.shape not in (None, self._stored.forms[one.name][0]):
+                yield f"{where} has {one.name} in shape {list(one.shape or ())}, unlike model.json"
 
     def _positions(self) -> Iterator[str]:
         """Yield a sentence if sequences as long as the model allows left positions unused.

@@ -127,13 +127,17 @@ def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
 
 
 def _sound(offer: Offer) -> Offer:
-    """Return ``offer``, with formats that agree with their names.
+    """Return ``offer``, with formats that agree with their names, and a device that can be.
 
-    The plugin's own process checks the same, with the plugin's code in it.
+    The plugin's own process checks the formats, too, with the plugin's code in it.
 
     Raises:
-        UnavailableError: a format does not agree with its name.
+        UnavailableError: a format does not agree with its name, or the device cannot lack the
+            abilities that the backend calls lacking.
     """
+    fault = offer.lacks.fault(offer.device)
+    if fault is not None:
+        raise UnavailableError(f"plugin {offer.plugin!r}: {fault}")
     for offered in offer.precisions:
         fault = fault_of(offered.name, offered.bits, offered.dtype, offered.format)
         if fault is not None:

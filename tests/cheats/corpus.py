@@ -143,7 +143,10 @@ CHEATS = (
         SKIPPED,
         ("skip_layer", "13", "E1 E2 L1 P1"),
         Cheat("layer_dropped_by_chance", SKIPPED, (14,), ("O1",)),
-        Cheat("padding_everywhere", SKIPPED, (11, 13), (), outcome=UNVERIFIED),
+        ("padding_everywhere", "11 13", "L1"),
+        ("gradients_given_away", "11 15", "L1"),
+        Cheat("replay_forged", SKIPPED, (11, 24), ("L1",), flags=(_JUDGED_EARLY,)),
+        Cheat("declared_to_record", SKIPPED, (11, 24), (), outcome=REFUSED),
         ("branch_without_backward", "15", "E1 E2 L1 P1"),
         ("frozen", "16", "W1"),
         ("frozen_in_steps", "16 17", "O1"),
@@ -175,6 +178,13 @@ CHEATS = (
         Cheat("layer_dropped_in_inference", SKIPPED, (13,), _LOGITS, flags=_FORWARD),
         Cheat(
             "logits_where_read", SKIPPED, (11, 13), ("N1",), flags=(*_FORWARD, "--batch-size=24")
+        ),
+        Cheat(
+            "calls_forged",
+            SKIPPED,
+            (11, 13),
+            ("L1",),
+            flags=("--workload=litgpt-forward", "--timed-steps=20"),
         ),
         Cheat("sequence_left_out", SKIPPED, (13, 19), ("L1",), flags=(*_FORWARD, "--batch-size=8")),
         Cheat("layer_dropped_in_samples", SKIPPED, (13, 14), ("L1",), flags=_GENERATE),

@@ -73,6 +73,16 @@ def test_arrays_of_other_types_are_left_out() -> None:
     assert set(arrays.read(data)) == {"a"}
 
 
+def test_whole_numbers_are_read_alone() -> None:
+    data = file_of(
+        short=("I32", [2], b"\xff\xff\xff\xff\7\0\0\0"),
+        long=("I64", [1], b"\5" + b"\0" * 7),
+        a=("F32", [1], floats(1)),
+    )
+    found = {name: [*values] for name, values in arrays.read_integers(data).items()}
+    assert found == {"short": [-1, 7], "long": [5]}
+
+
 # -- smaller (docs/adr/0057) ------------------------------------------------------------------
 
 

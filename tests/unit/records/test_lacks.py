@@ -59,3 +59,15 @@ def test_a_slow_compiler_is_waited_for_thirty_programs() -> None:
 def test_minutes_without_sense_are_refused(minutes: Any) -> None:
     with pytest.raises(ValidationError):
         Lacks(minutes_per_program=minutes)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1", "xpu", "mps"])
+def test_kernels_of_torch_itself_are_not_lacking(device: str) -> None:
+    assert Lacks().fault(device) is None
+    told = Lacks(eager_kernels=True).fault(device)
+    assert told is not None
+    assert told.startswith(f"torch's own kernels on {device.partition(':')[0]} run when called")
+
+
+def test_a_device_of_a_plugin_may_record_its_steps() -> None:
+    assert Lacks(eager_kernels=True).fault("xla:0") is None
