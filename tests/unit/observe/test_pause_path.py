@@ -122,13 +122,13 @@ def test_other_defaults_of_a_function_are_found(monkeypatch: pytest.MonkeyPatch,
 def test_another_function_inside_a_context_manager_is_found() -> None:
     """``contextmanager`` keeps the generator function of llmb in the cell of a closure."""
     changed = comparison((step_stream,))
-    (cell,) = step_stream._without_finalizers.__closure__ or ()
+    (cell,) = step_stream.without_finalizers.__closure__ or ()
     inner, cell.cell_contents = cell.cell_contents, other
     try:
         (found,) = changed()
     finally:
         cell.cell_contents = inner
-    assert found[:2] == ("llmb.processes.step_stream._without_finalizers", other)
+    assert found[:2] == ("llmb.processes.step_stream.without_finalizers", other)
     assert not changed()
 
 
