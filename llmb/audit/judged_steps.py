@@ -28,6 +28,14 @@ ALL = "all gradients"
 _LAYER = re.compile(r"\.\d+(?=\.)")
 
 
+def kind_of(name: str) -> str:
+    """Return the kind of the parameter ``name``, the same in all layers.
+
+    Example: ``layers.*.mlp.up_proj.weight`` for ``layers.3.mlp.up_proj.weight``.
+    """
+    return _LAYER.sub(".*", name)
+
+
 @dataclass(frozen=True)
 class Distance:
     """Relative error of the worker, and of an honest run, in one judged step."""
@@ -109,7 +117,7 @@ class JudgedSteps:
         told = [name for name in mine if self._enough(name, number)]
         kinds: dict[str, list[str]] = {}
         for name in told:
-            kinds.setdefault(_LAYER.sub(".*", name), []).append(name)
+            kinds.setdefault(kind_of(name), []).append(name)
         errors = [_error(ways, [name]) for name in told]
         usual = statistics.median_high(errors) if errors else 0.0
         groups = [(kind, names, self._of_kind) for kind, names in kinds.items() if len(names) > 1]

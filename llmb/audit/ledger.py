@@ -91,7 +91,7 @@ L1 = Rule(
     "within the drift of honest runs: with 12 layers in BF16 outputs and weight gradients in INT8 "
     "(G1 sees these errors in its judged steps). With dropout no step is compared here: see G1. "
     "A third of a matrix given to words that no step has, by a parameter map that knows the "
-    "sampled indices: 1.05 times. Mode "
+    "sampled indices: 1.06 times by count. Mode "
     "generate: made-up words within the limit, by count 2.5 % in BF16 and 21 % in FP8 (1.3 times "
     "the tokens/s); words that a narrow copy guesses right and one pass confirms, if a plugin "
     "reads the noise of later words in the worker (about 2 times at batch 1, by count)",

@@ -1,25 +1,27 @@
 """Rule L1: the parameter map places stored elements as a model can be stored.
 
-A plugin's parameter map tells, after the stream, which element of the reference's model each
-sampled element of a stored parameter is. A map that lies can give a matrix to words that no step
-has: their gradients are zero, and so are the gradients that were never computed. Two facts about
-the places convict such a map, whatever it says of a single element:
+After the stream a plugin's parameter map names the model element of each sampled element of a
+stored parameter. A false map can give a matrix to words that no step has. The gradients of these
+words are zero, as are the gradients that were never computed. Two facts about the places refute a
+false map:
 
 - no element of the model lies in two stored places;
-- the places of the sampled elements are spread over all of the model.
+- every parameter of the model is found among the sampled elements, in proportion to its size.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-#: Share of a parameter's elements that must be found, and standard deviations of the estimate.
+from llmb.audit.judged_steps import kind_of
+
+#: Share of a parameter's elements that must be found, less this many standard deviations of the
+#: estimate.
 _FOUND, _DEVIATIONS = 0.9, 3.0
 #: Fewer steps may all have read the same half of a parameter, such as queries, but no keys.
 _LEAST_STEPS = 10
@@ -28,7 +30,6 @@ _END = 0.02
 #: Samples expected of a parameter that lies in a stored parameter and must then be seen there.
 _SEEN = 64
 _PADDING = ""
-_LAYER = re.compile(r"\.\d+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -150,5 +151,5 @@ def _groups(names: Iterable[str]) -> Iterator[tuple[str, Sequence[str]]]:
     kinds = defaultdict[str, list[str]](list)
     for name in names:
         yield name, [name]
-        kinds[_LAYER.sub(".*", name)].append(name)
+        kinds[kind_of(name)].append(name)
     yield from ((kind, named) for kind, named in kinds.items() if len(named) > 1)

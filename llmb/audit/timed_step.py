@@ -51,9 +51,9 @@ G1 = Rule(
     "a random half of the steps, one time in seven (with dropout in three runs of ten: 2 times the "
     "tokens/s); parameters with too large an error even in the honest run of the step (the finding "
     "counts these parameters); half of the parameters, if a parameter map gives them to words that "
-    "no step has (1.2 times). With dropout: in all steps products in 8 bits while dropout is on, "
-    "1.42 times by count in the layers of nemo-bert-base; no dropout of attention scores; a sixth "
-    "of the sequences without a backward pass in the layers, 1.08 times",
+    "no step has (1.2 times by count). With dropout: in all steps products in 8 bits while dropout "
+    "is on, 1.42 times by count in the layers of nemo-bert-base; no dropout of attention scores; a "
+    "sixth of the sequences without a backward pass in the layers, 1.08 times",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     causes=(
         "a kernel that is chosen anew (autotuned) after the first steps and adds up in a narrower "
