@@ -118,9 +118,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.unjudged(Status.NOT_APPLICABLE, told)
         return
     timing, drawn = bench.timing, bench.drawn
-    paths = bench.paths(LEDGER, VALUES, REPLAYED, RECOMPUTED)
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     recomputed = bench.read(RECOMPUTED)
+    paths = bench.paths(LEDGER, VALUES, REPLAYED, *([] if recomputed is None else [RECOMPUTED]))
     if drawn is None or ledger is None or values is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left nothing of its steps")
         return
@@ -169,14 +169,18 @@ def judge(bench: Bench) -> Iterator[Finding]:
         raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
     checked = tuple(step for step in drawn.recomputed(len(compared)) if step < count)
     alone = ledger.model_copy(update={"moments": ()})
-    right = Rows(alone, recomputed[audited.ROWS], checked) if recomputed is not None else None
-    if right is None or len(right) not in (0, len(checked)):
+    again = right = None
+    if recomputed is not None:
+        again = Rows(alone, replayed[audited.ROWS], checked)
+        right = Rows(alone, recomputed[audited.ROWS], checked)
+        if len(again) != len(checked):
+            raise ValueError(f"the honest run shows {len(again)} rows of {len(checked)} steps")
+    # On a CPU the reference run itself repeats the steps. In earlier runs the honest run did.
+    known = bench.facts.on_host if right is None else len(right) in (0, len(checked))
+    if not known:
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    again = Rows(alone, replayed[audited.ROWS], checked)
-    if len(again) != len(checked):
-        raise ValueError(f"the honest run shows {len(again)} rows of {len(checked)} steps")
     error, of_element = _honest_error(bench), least_of_element(bench)
     own = error.drifting(drift_of(bench))
     wider = replace(own, times=OF_MOMENTS * error.times)
@@ -194,10 +198,11 @@ def judge(bench: Bench) -> Iterator[Finding]:
     ]
     wider = replace(error, times=_OF_TWO_STEPS * error.times)
     of_few = None if of_element is None else _OF_TWO_STEPS * of_element
-    yardstick = StepByStep(ComparedRows.of(again, right), wider, of_few)
-    yield _of_training(
-        [worker, *moments], yardstick, error, checked if len(right) else (), made, paths
-    )
+    yardstick = None
+    if again is not None and right:
+        yardstick = StepByStep(ComparedRows.of(again, right), wider, of_few)
+    by_reference = right is None  # the process of the reference repeated the steps
+    yield _of_training([worker, *moments], yardstick, error, made, paths, by_reference=by_reference)
 
 
 def parts(bench: Bench) -> Iterator[PartFinding]:
@@ -234,16 +239,19 @@ def least_of_element(bench: Bench) -> float | None:
 
 def _of_training(
     worker: Sequence[StepByStep],
-    yardstick: StepByStep,
+    yardstick: StepByStep | None,
     honest: HonestError,
-    checked: Sequence[int],
     made: int,
     evidence: tuple[str, ...],
+    *,
+    by_reference: bool,
 ) -> Finding:
     """Return L1 for a worker that made ``made`` steps.
 
     ``worker`` has the distances of gradients, then of each moment, from the honest run.
-    ``yardstick`` has the distances of the honest run from the reference in the steps ``checked``.
+    ``yardstick`` has the distances of the honest run from the reference in the recomputed steps;
+    None if no step was recomputed. ``by_reference``: the process that repeated the steps has no
+    plugin.
     """
     faults = [fault for one in worker for fault in one.faults()]
     shown = "; ".join(one.measured() for one in worker)
@@ -252,11 +260,13 @@ def _of_training(
         f"{len(worker[0].steps)} of {made} steps replayed: the {what} of each are as near to the "
     )
     good += "honest run's as honest ones are"
-    if checked:
+    if yardstick is not None:
         shown += f"; the honest run's own {yardstick.measured()}"
-        numbers = " and ".join(map(str, checked))
+        numbers = " and ".join(map(str, yardstick.steps))
         prefix = f"the honest run's own, in steps {numbers} without the plugin: "
         faults += [prefix + fault for fault in yardstick.faults()[:1]]
+    elif by_reference:
+        good += "; a process without the plugin repeated the steps"
     else:
         good += "; none was computed without the plugin, which the device needs"
     return L1.finding(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from llmb.config import Frozen
+from llmb.endings import is_out_of_space
+from llmb.errors import LlmbError
 from llmb.observe import model_tree, plugin_files, weights_file
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.closed_components import closed_components
@@ -23,10 +27,13 @@ from llmb.records.audited import PART, PART_SEEN, PartSeen
 from llmb.records.canonical import pretty_bytes
 from llmb.records.printable import plain_text
 from llmb.wire.channel import Channel
-from llmb.wire.messages import EvidenceFile, Phase, WorkOrder
+from llmb.wire.messages import EvidenceFile, Phase, Unmade, WorkOrder
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
+
+#: Longest part of an error message that is sent to the supervisor, in characters.
+_LONGEST = 300
 
 
 class Pristine:
@@ -38,6 +45,26 @@ class Pristine:
         self.sizes = {name: p.numel() for name, p in model.named_parameters()}
         self.tree = model_tree.describe(model) if described else {}
         self.digests = digests(model) if described else ()
+
+
+@contextmanager
+def apart(channel: Channel, what: str) -> Iterator[None]:
+    """Let the part ``what`` of the evidence fail alone: the supervisor receives the reason.
+
+    Example: ``the reference on the device failed: TypeError: Cannot convert a MPS Tensor to
+    float64 dtype``. An error of llmb's own, such as altered weights, ends all parts.
+    """
+    try:
+        yield
+    except LlmbError:
+        raise
+    except Exception as error:
+        if is_out_of_space(error):  # the other parts would not find room either
+            raise
+        traceback.print_exc()
+        first = (str(error).splitlines() or [""])[0]
+        reason = f"{type(error).__name__}: {first}"[:_LONGEST]
+        channel.send(Unmade(what=what, reason=reason))
 
 
 class Announcer:

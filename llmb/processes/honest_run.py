@@ -5,11 +5,9 @@ The process holds the plugin's backend and environment, never the model as the p
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +16,7 @@ from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import Mode
-from llmb.endings import is_out_of_space
-from llmb.errors import LlmbError, RunFailedError
+from llmb.errors import RunFailedError
 from llmb.measure.litmus import litmus
 from llmb.observe import weights_file
 from llmb.observe.exactness import Exactness
@@ -36,10 +33,9 @@ from llmb.plugin.backend import full_float32_products, is_lazy
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
-from llmb.processes.call_replay import CallReplay
-from llmb.processes.evidence_writer import Announcer
+from llmb.processes.evidence_writer import Announcer, apart
+from llmb.processes.repetition import repeat
 from llmb.processes.step_stream import without_finalizers
-from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import (
@@ -50,11 +46,7 @@ from llmb.wire.messages import (
     Paused,
     Phase,
     Proceed,
-    Unmade,
 )
-
-#: Longest part of an error message that is sent to the supervisor, in characters.
-_LONGEST = 300
 
 
 def answer(channel: Channel) -> None:
@@ -81,7 +73,6 @@ def make(channel: Channel, order: HonestOrder) -> None:
     set_float32_products(config.precision)  # whatever mode the plugin's environment sets
     if backend.device_type == "cpu":
         keep_freed_memory()  # every pass allocates the same sizes again
-    apart = partial(_apart, channel)
     finish = backend.synchronize if is_lazy(backend) else None
     with Rerun(inputs_for(order), finish) as rerun:
         trains = config.mode is Mode.TRAIN
@@ -90,7 +81,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
             rerun.keeper = PartKeeper(order.only, audited.IS_HONEST)
         # The honest run first. Each part fails alone. Example: a device without float64 loses the
         # reference and keeps the honest run, the replay and the rest.
-        with apart("an honest run"):
+        with apart(channel, "an honest run"):
             if trains:
                 shown = honest_passes(channel, order, rerun)
                 shown |= dropped_steps(channel, order, rerun, steps)
@@ -100,7 +91,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
         kept = rerun.keeper
         if order.only is not None:
             rerun.keeper = PartKeeper(order.only, audited.IS_RIGHT)
-        with apart("the reference on the device"), full_float32_products(backend):
+        with apart(channel, "the reference on the device"), full_float32_products(backend):
             if trains:
                 reference = device_reference(channel, order, rerun)
             else:
@@ -111,27 +102,15 @@ def make(channel: Channel, order: HonestOrder) -> None:
             kept.tensors |= rerun.keeper.tensors
             announce.part(audited.PART_HONEST, kept, order.scratch_folder)
     if steps is not None:
-        with apart("the replay of the optimizer's steps"):
+        with apart(channel, "the replay of the optimizer's steps"):
             channel.send(Phase(name="optimizer steps"))
             replayed = optimizer_steps(order, values, steps)
             backend.synchronize()
             announce.write_bytes(audited.REPLAY, save(replayed))
-        with apart("the repetition of the steps"):
-            if (again := whole_steps(channel, order, rerun, steps, exactness)) is not None:
-                announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
-    if order.calls is not None:
-        with apart("the repetition of the calls"):
-            channel.send(Phase(name=f"{len(order.calls.calls)} calls again"))
-            read = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.ROWS]
-
-            def look(step: int, *results: Tensor) -> None:
-                exactness.compare(step)
-                exactness.look(step, *results)
-
-            with without_finalizers():
-                again = CallReplay(config, order.calls, read, look).rows()
-            announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
-    with apart("the look at what was replaced"):
+    repeated = _Questions(channel, exactness, Path(order.scratch_folder))
+    with without_finalizers():
+        repeat(channel, order, rerun.inputs, announce, repeated)
+    with apart(channel, "the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # The functions that compute the expected values must be torch's own as well.
         module, owner = plugin.module_name, plugin.distribution
@@ -140,28 +119,9 @@ def make(channel: Channel, order: HonestOrder) -> None:
         strangers = exactness.strangers(module, owner, watch.stands)
         seen = watch.evidence(module, owner).model_copy(update={"strangers": strangers})
         announce.write(audited.HONEST_NAMESPACE, seen)
-    with apart("the sums that show how products are accumulated"):
+    with apart(channel, "the sums that show how products are accumulated"):
         if order.borders and (sums := litmus(config)) is not None:
             announce.write(evidence.LITMUS, sums)
-
-
-@contextmanager
-def _apart(channel: Channel, what: str) -> Iterator[None]:
-    """Let the part ``what`` of the honest run fail alone: the supervisor receives the reason.
-
-    Example: ``the reference on the device failed: TypeError: Cannot convert a MPS Tensor to
-    float64 dtype``. An error of llmb's own, such as altered weights, ends all parts.
-    """
-    try:
-        yield
-    except LlmbError:
-        raise
-    except Exception as error:
-        if is_out_of_space(error):  # the other parts would not find room either
-            raise
-        traceback.print_exc()
-        first = (str(error).splitlines() or [""])[0]
-        channel.send(Unmade(what=what, reason=f"{type(error).__name__}: {first}"[:_LONGEST]))
 
 
 def honest_outputs(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
@@ -190,7 +150,7 @@ def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[d
     """
     channel.send(Phase(name=f"the border to {name}"))
     its: dict[str, Tensor] = {}
-    with _apart(channel, f"the border to {name}"):
+    with apart(channel, f"the border to {name}"):
         yield its
         found |= {f"{name}/{key}": value for key, value in its.items()}
 
@@ -253,7 +213,7 @@ def dropped_steps(
     if not drawn or steps is None or config.precision.judged_as is None:
         return found
     places, known = rerun.places(order.passes), {one.index: one for one in steps.steps}
-    with _apart(channel, "the honest steps with dropout"):
+    with apart(channel, "the honest steps with dropout"):
         for step in order.judged:
             name = audited.judged_pass(step)
             channel.send(Phase(name=f"{audited.MASKS} steps with dropout, as step {step}"))
@@ -296,35 +256,16 @@ def optimizer_steps(
     usual = workloads.of(order.config).recipe.optimizer
     found: dict[str, Tensor] = {}
     for step in steps.steps:
-        own = order.stream.rates[step.index] if order.stream is not None else usual.lr
+        own = order.rates[step.index] if order.rates else usual.lr
         constants = replace(usual, lr=own)
         if can_replay(step, values, constants):
             found |= replay(step, values, order.config.device, constants)
     return found
 
 
-def whole_steps(
-    channel: Channel,
-    order: HonestOrder,
-    rerun: Rerun,
-    steps: audited.StepsEvidence,
-    exactness: Exactness,
-) -> Tensor | None:
-    """Return gradients of the worker's steps, repeated from the first step; None without steps."""
-    if order.stream is None or not steps.steps:
-        return None
-    channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
-    where = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
-    ledger = audited.LedgerEvidence.model_validate_json(rerun.inputs.read(audited.LEDGER))
-    overseer = _Replay(channel, exactness, Path(order.scratch_folder))
-    replay = StreamReplay(order.config, order.stream, where, ledger, steps.steps[0], overseer)
-    with without_finalizers():
-        return replay.rows()
-
-
 @dataclass(frozen=True)
-class _Replay:
-    """Asks in the pause of each replayed step whether the reference computes the step, too.
+class _Questions:
+    """Checks the types of objects, and asks in each pause whether the reference repeats the step.
 
     The sampled gradients are committed to before the answer: no code in this process knows the
     answer while the gradients are computed.
@@ -333,6 +274,10 @@ class _Replay:
     channel: Channel
     exactness: Exactness
     scratch: Path
+
+    def look(self, call: int) -> None:
+        self.exactness.compare(call)
+        self.exactness.look(call)
 
     def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
         del loss

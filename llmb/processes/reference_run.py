@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
-from llmb import workloads
+from llmb import clock, workloads
 from llmb.config import Mode, is_cpu
 from llmb.errors import RunFailedError
 from llmb.inputs.start import values_of
@@ -24,19 +25,21 @@ from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.rerun import Rerun, how, inputs_for, wide
 from llmb.observe.rerun_outputs import outputs_of
 from llmb.plugin.builtin.host import keep_freed_memory
+from llmb.plugin.kit.formats import set_float32_products
 from llmb.processes.evidence_writer import Announcer
 from llmb.processes.recomputation import recomputed
+from llmb.processes.repetition import repeat
 from llmb.records import audited
 from llmb.reference.models import initial_value
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Done, Phase, RecomputeOrder, ReferenceOrder
+from llmb.wire.messages import Done, Phase, RecomputeOrder, ReferenceOrder, Tick
 
 
 def answer(channel: Channel) -> None:
     """Answer orders until the channel is closed.
 
-    A second ``ReferenceOrder`` is for passes that a device failed to make. Replayed steps are
-    recomputed after the honest run has ended.
+    A second ``ReferenceOrder`` is for passes that a device failed to make. Steps that a device has
+    replayed are recomputed after the honest run has ended.
     """
     while (order := channel.receive()) is not None:
         if isinstance(order, RecomputeOrder):
@@ -48,7 +51,7 @@ def answer(channel: Channel) -> None:
 
 
 def make(channel: Channel, order: ReferenceOrder) -> None:
-    """Make the passes of ``order``, and write the results as files."""
+    """Make the passes of ``order``, and repeat steps or calls; write the results as files."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
     right = wide(config.precision, "cpu")
@@ -76,7 +79,25 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
         if rerun.keeper is not None:
             announce.part(audited.PART_REFERENCE, rerun.keeper, order.scratch_folder)
     announce.write_bytes(audited.REFERENCE, save(shown))
+    shown.clear()
+    # Last: the mode of products in the declared format stays set in the process.
+    set_float32_products(config.precision)
+    repeat(channel, order, rerun.inputs, announce, _Ticks(channel))
     channel.send(Done())
+
+
+@dataclass(frozen=True)
+class _Ticks:
+    """Reports each repeated step or call, so that the process does not count as hanging."""
+
+    channel: Channel
+
+    def look(self, call: int) -> None:
+        self.channel.send(Tick(index=call, ns=clock.now_ns()))
+
+    def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
+        del row, model, loss
+        self.look(step)
 
 
 def recompute(channel: Channel, order: RecomputeOrder) -> None:

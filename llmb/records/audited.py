@@ -23,7 +23,7 @@ REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
 #: Gradients and a moment of every step, or logits of every call: from the worker, and from an
 #: honest run that repeats the steps or calls (rule L1).
 LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
-REPLAYED = "replayed.safetensors"  # honest run
+REPLAYED = "replayed.safetensors"  # honest run (reference run if the device is the CPU)
 #: The rows of two replayed steps once more, in a wider format and without any plugin.
 RECOMPUTED = "recomputed.safetensors"  # reference run
 #: The arrays in the row files: ``[steps, elements]``, one row per step. ``WHERE`` holds the indices
@@ -64,11 +64,15 @@ NOISE, SEED_PARTS = "noise", 2
 #: Files with expected values: no process with a plugin inside may write a reference.
 BY_HONEST_RUN = frozenset(
     {
-        *(HONEST, REPLAY, REPLAYED, HONEST_NAMESPACE, DEVICE_REFERENCE),
+        *(HONEST, REPLAY, HONEST_NAMESPACE, DEVICE_REFERENCE),
         *(evidence.LIBRARY, evidence.LITMUS),
     }
 )
 BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE, RECOMPUTED})
+#: Files of the process that repeats the worker's steps or calls: the reference run if the device is
+#: the CPU, else the honest run.
+BY_REPETITION = frozenset({REPLAYED})
+NOT_BY_WORKER = BY_HONEST_RUN | BY_REFERENCE_RUN | BY_REPETITION
 
 #: Input, output and gradient of one part of the model, if one judgement is repeated
 #: (``llmb audit --only``): from the worker, an honest run and the reference. The files are in the

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 
-from llmb.config import AuditMode, Mode
+from llmb.config import AuditMode, Mode, is_cpu
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
@@ -119,7 +119,9 @@ def _may_lack(record: RunRecord, repeat: int) -> list[str]:
     names += [audited.REPLAY] * trains
     names += [evidence.PAIRS] * (trains and names_its_run(record))
     if record.timing.repeats[repeat].commitments:
-        names += [audited.REPLAYED, *([audited.RECOMPUTED] * trains)]
+        names += [audited.REPLAYED]
+        # On a CPU the reference run replays the steps itself.
+        names += [audited.RECOMPUTED] * (trains and not is_cpu(record.config.device))
     names += [audited.JUDGED] * bool(record.timing.repeats[repeat].stops)
     return names
 

@@ -453,9 +453,10 @@ class _Tensors:
             for kind, made in kinds.items():
                 due[kind] = (made, count, _OF_STEP_ROWS)
                 due[f"{kind}{audited.OF_ALL_STEPS}"] = (count, _OF_ALL_ROWS)
-            checked = next(iter(found[audited.ROWS].shape), 0) if audited.ROWS in found else 0
-            gradients = sum(one.elements for one in ledger.segments)
-            due[audited.ROWS] = (min(checked, _MOST_RECOMPUTED), gradients)
+            if audited.ROWS in found or self._forms(audited.RECOMPUTED) is not None:
+                checked = next(iter(found[audited.ROWS].shape), 0) if audited.ROWS in found else 0
+                gradients = sum(one.elements for one in ledger.segments)
+                due[audited.ROWS] = (min(checked, _MOST_RECOMPUTED), gradients)
         if found.keys() != due.keys():
             yield f"{path} has other tensors than {', '.join(due)}"
             return

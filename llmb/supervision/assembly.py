@@ -440,7 +440,7 @@ def _unknown(number: int) -> Rank:
 
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:
     for n, repeat in enumerate(raw.repeats):
-        theirs = set(repeat.streamed.evidence) & (audited.BY_HONEST_RUN | audited.BY_REFERENCE_RUN)
+        theirs = set(repeat.streamed.evidence) & audited.NOT_BY_WORKER
         if theirs:
             raise RunFailedError(f"the worker wrote {min(theirs)}, which is not its to write")
         for name, announced in repeat.files.items():

@@ -45,6 +45,7 @@ from llmb.wire.messages import (
     RecomputeOrder,
     ReferenceOrder,
     StreamToReplay,
+    Tick,
     Unmade,
 )
 from llmb.workloads.arithmetic import parameter_count
@@ -203,8 +204,8 @@ class Examiner:
         (rule L1).
         """
         drawn = self._drawn(streamed)
-        if drawn is None or self._config.mode is not Mode.TRAIN:
-            return {}
+        if drawn is None or self._config.mode is not Mode.TRAIN or is_cpu(self._config.device):
+            return {}  # on a CPU the reference run itself replays the steps
         steps = drawn.recomputed(drawn.steps_compared(len(streamed.timing.commitments)))
         return {audited.replayed_weights(step): step for step in steps}
 
@@ -276,6 +277,8 @@ class Examiner:
             Vigil(child, self._config.device, minutes) if is_honest else Vigil(child, "cpu", None)
         )
         names = audited.BY_HONEST_RUN if is_honest else audited.BY_REFERENCE_RUN
+        if order.stream is not None or order.calls is not None:
+            names |= audited.BY_REPETITION
         return _AuditTask(child, what, order, names, process.close, vigil)
 
     @contextmanager
@@ -336,21 +339,27 @@ class Examiner:
             "digests": {**streamed.evidence, **streamed.scratch},
             "only": self._only,
         }
-        own = passes
-        if every_step and is_cpu(self._config.device):  # ``reference_run`` makes them, no plugin
+        # On a CPU ``reference_run`` repeats steps and calls: no plugin has a part in them.
+        again = {
+            "stream": self._stream(streamed) if trains else None,
+            "calls": None if trains else self._calls(streamed),
+        }
+        on_host, own = is_cpu(self._config.device), passes
+        if every_step and on_host:
             own = tuple(name for name in passes if name not in steps_again)
         honest = {
             "passes": own,
             "borders": self._config.audit is AuditMode.FULL,
             "reference_passes": heavy,
             "library_modules": [m for one in libraries for m in one.modules],
-            "stream": self._stream(streamed) if trains else None,
-            "calls": None if trains else self._calls(streamed),
+            "rates": self._rates(streamed) if trains else (),
+            **({} if on_host else again),
         }
         reference = {
             "passes": tuple(name for name in passes if name not in heavy),
             "stored_dtypes": {p.name: p.dtype for p in weights.processed},
             "shared": self._side_by_side(),
+            **(again if on_host else {}),
         }
         return (
             HonestOrder.model_validate({**common, **honest}),
@@ -383,10 +392,15 @@ class Examiner:
         count = drawn.steps_compared(steps)
         return StreamToReplay(
             token_seeds=streamed.token_seeds[:count],
-            rates=tuple(drawn.rate(step) for step in range(steps)),
+            rates=self._rates(streamed),
             least=drawn.least_replayed(count),
             seconds=draws.REPLAY_S,
         )
+
+    def _rates(self, streamed: Streamed) -> tuple[float, ...]:
+        """Return the learning rate of each step; empty where the worker left no ledger."""
+        drawn, steps = self._drawn(streamed), len(streamed.timing.commitments)
+        return () if drawn is None else tuple(drawn.rate(step) for step in range(steps))
 
     def _calls(self, streamed: Streamed) -> CallsToReplay | None:
         """Return the calls to repeat, drawn from all calls (rule L1)."""
@@ -495,6 +509,8 @@ class Examiner:
             task.vigil.restart()
         elif isinstance(message, Done):
             task.is_over = True
+        elif isinstance(message, Tick) and task.child.module == _REFERENCE_RUN:
+            task.vigil.restart()
         elif message is not None or clock.now_ns() >= task.deadline_ns:
             said = "nothing" if message is None else repr(message.kind)
             raise RunFailedError(f"{task.child.module} said {said} while it worked")

@@ -157,7 +157,9 @@ def _of_rows(
     if audited.REPLAYED in before:
         shown = Rows(ledger, arrays.values(rows[audited.ROWS]))
         again = Rows(ledger, arrays.values(before[audited.REPLAYED][audited.ROWS]))
-        after[audited.REPLAYED] = _compared(shown, again, ledger, run, run.drawn)
+        after[audited.REPLAYED] = _compared(shown, again, ledger, run)
+        if audited.RECOMPUTED in before:
+            after[audited.REPLAYED][audited.ROWS] = _checked(again, ledger, run.drawn, run.steps)
     return after
 
 
@@ -334,23 +336,22 @@ def _are_plain(
     return where.data == array(kind, chain.from_iterable(due)).tobytes()
 
 
-def _compared(
-    shown: Rows, again: Rows, ledger: LedgerEvidence, run: EvidenceFacts, drawn: Draws
-) -> Arrays:
-    """Return distances of the worker's rows from the honest run's, and the honest rows checked."""
+def _compared(shown: Rows, again: Rows, ledger: LedgerEvidence, run: EvidenceFacts) -> Arrays:
+    """Return distances of the worker's rows from the rows of an honest run."""
     if not run.trains:
         return stored_calls(shown, again)
     gradients = again.of_gradients()
     found = ComparedRows.of(shown.of_gradients(), gradients).stored(audited.OF_GRADIENTS)
     for name in ledger.moments:
         found |= ComparedRows.of(shown.of_moment(name), again.of_moment(name)).stored(name)
-    checked = _checked(drawn, run.steps, len(again))
-    rows = [*chain.from_iterable(gradients.row(step) for step in checked)]
-    width = sum(segment.elements for segment in ledger.segments)
-    found[audited.ROWS] = arrays.as_bfloat16(arrays.floats((len(checked), width), rows))
     return found
 
 
-def _checked(drawn: Draws, made: int, replayed: int) -> Sequence[int]:
+def _checked(again: Rows, ledger: LedgerEvidence, drawn: Draws, made: int) -> StoredArray:
+    """Return the gradients of an honest run in the steps that the reference run recomputed."""
     steps = drawn.recomputed(drawn.steps_compared(made))
-    return [step for step in steps if step < replayed]
+    checked = [step for step in steps if step < len(again)]
+    gradients = again.of_gradients()
+    rows = [*chain.from_iterable(gradients.row(step) for step in checked)]
+    width = sum(segment.elements for segment in ledger.segments)
+    return arrays.as_bfloat16(arrays.floats((len(checked), width), rows))

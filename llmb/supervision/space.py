@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from llmb.config import AuditMode, Mode, RunConfig
+from llmb.config import AuditMode, Mode, RunConfig, is_cpu
 from llmb.errors import NotEnoughSpaceError
 from llmb.records.draws import MOST_JUDGED
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import parameter_count
 
 #: Number of files with full weights on the disk at the same time during the audit of a training:
-#: a file of the last step, and files of two steps replayed by the honest run, if any. Files of
-#: judged steps come on top, at most four (rule G1).
+#: a file of the last step, and on a device files of two steps that the honest run replays. Files
+#: of judged steps come on top, at most four (rule G1).
 _LIVE, _REPLAYED = 1, 2
 #: Bytes of samples and sketches per repeat, before evidence is reduced. Example: 13 MB were
 #: measured for gpt2-125m (148 parameters, 56 steps).
@@ -33,7 +33,8 @@ def needed_bytes(config: RunConfig, workload: Workload) -> int:
     evidence = min(1.0, parameters / _SMALL) * _EVIDENCE_BYTES
     copies = _LIVE
     if config.mode is Mode.TRAIN:
-        copies += _REPLAYED + MOST_JUDGED
+        copies += MOST_JUDGED
+        copies += 0 if is_cpu(config.device) else _REPLAYED
     weights = copies * config.precision.bytes_per_value * parameters
     return int(weights + evidence * config.repeats)
 

@@ -332,7 +332,7 @@ class EvidenceFile(Frozen):
 
 
 class Unmade(Frozen):
-    """The honest run failed at part ``what`` of its order, and continues with the next parts."""
+    """A process failed at part ``what`` of its order, and continues with the next parts."""
 
     kind: Literal["unmade"] = "unmade"
     what: str
@@ -416,7 +416,17 @@ class RecomputeOrder(Frozen):
     digests: dict[str, str]
 
 
-class HonestOrder(RerunOrder):
+class AuditOrder(RerunOrder):
+    """What the orders for honest run and reference run share beside the passes (rule L1)."""
+
+    #: The stream to replay from the first step on; None if no step can be replayed, or if the
+    #: other process replays the stream.
+    stream: StreamToReplay | None = None
+    #: The calls to replay in modes without training; None as for ``stream``.
+    calls: CallsToReplay | None = None
+
+
+class HonestOrder(AuditOrder):
     """Ask for the measurements of an honest run on this device (rules E1, E2, P1, G1, O2)."""
 
     kind: Literal["honest"] = "honest"
@@ -427,14 +437,15 @@ class HonestOrder(RerunOrder):
     reference_passes: tuple[str, ...] = ()
     #: Modules of the vendor's libraries loaded by the worker (rule N1).
     library_modules: tuple[str, ...] = ()
-    #: The stream to replay from the first step on; None if no step can be replayed (rule L1).
-    stream: StreamToReplay | None = None
-    #: The calls to replay in modes without training; None if no call can be replayed.
-    calls: CallsToReplay | None = None
+    #: Learning rate of each step (rule O2); empty: the workload's own in every step.
+    rates: tuple[float, ...] = ()
 
 
-class ReferenceOrder(RerunOrder):
-    """Ask for correct results: the same passes in a wider format, on the CPU, without a plugin."""
+class ReferenceOrder(AuditOrder):
+    """Ask for correct results: the same passes in a wider format, on the CPU, without a plugin.
+
+    If the run's device is the CPU, the process replays steps and calls too.
+    """
 
     kind: Literal["reference"] = "reference"
     #: Stored dtypes of the parameters, by name, for rule W1. Example: ``bfloat16``.

@@ -434,7 +434,10 @@ def _orders(
 
 
 def _again(config: RunConfig, line: Line) -> dict[str, Any]:
-    """Return what the supervisor asks an honest run to replay, by the order's own names."""
+    """Return what the supervisor asks the honest run of a device to replay, by the order's names.
+
+    On a CPU the reference run is asked: tests move the entries from one order to the other.
+    """
     if audited.LEDGER not in line.announced():
         return {}
     steps = sum(isinstance(m, Paused) for m in line.sent)
@@ -444,13 +447,11 @@ def _again(config: RunConfig, line: Line) -> dict[str, Any]:
             for i in DRAWN.calls_compared(steps)
         )
         return {"calls": CallsToReplay(calls=calls, least=steps, seconds=0.0)}
+    rates = tuple(map(rate_of, range(steps)))
     stream = StreamToReplay(
-        token_seeds=tuple(1000 + i for i in range(steps)),
-        rates=tuple(map(rate_of, range(steps))),
-        least=steps,
-        seconds=0.0,
+        token_seeds=tuple(1000 + i for i in range(steps)), rates=rates, least=steps, seconds=0.0
     )
-    return {"stream": stream}
+    return {"stream": stream, "rates": rates}
 
 
 def facts(config: RunConfig, repeats: int = 1) -> Facts:

@@ -297,6 +297,15 @@ def test_where_nothing_can_be_computed_without_the_plugin_the_finding_says_so(
     assert found.message.endswith("none was computed without the plugin, which the device needs")
 
 
+def test_on_a_cpu_the_reference_repeats_the_steps_and_recomputes_none(run: Audited) -> None:
+    del run.files[RECOMPUTED]
+    found = run.finding("L1")
+    assert found.status is Status.PASS
+    assert found.message.endswith("a process without the plugin repeated the steps")
+    run.facts = replace(run.facts, on_host=False)
+    assert run.finding("L1").status is Status.NOT_OBSERVED
+
+
 def test_small_elements_that_are_guessed_fail_though_the_large_ones_are_right(
     run: Audited,
 ) -> None:

@@ -21,7 +21,7 @@ from llmb.formats import KNOWN
 from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.step_sampler import KINDS
 from llmb.plugin.builtin.cpu import CpuBackend
-from llmb.processes import honest_run
+from llmb.processes import honest_run, repetition
 from llmb.records import audited, evidence
 from llmb.records.audited import LIVE_WEIGHTS
 from llmb.records.evidence import LibraryBaseline, LitmusEvidence
@@ -303,7 +303,7 @@ EVERYTHING = {
         ("honest_passes", audited.HONEST),
         ("device_reference", audited.DEVICE_REFERENCE),
         ("optimizer_steps", audited.REPLAY),
-        ("whole_steps", audited.REPLAYED),
+        ("repetition.StreamReplay", audited.REPLAYED),
         ("litmus", evidence.LITMUS),
     ],
 )
@@ -313,7 +313,8 @@ def test_what_a_device_cannot_do_is_told_and_costs_nothing_else(
     def broken(*arguments: Any) -> None:
         raise RuntimeError("no kernel image\nfor this device")
 
-    monkeypatch.setattr(honest_run, breaks, broken)
+    owner, _, name = breaks.rpartition(".")
+    monkeypatch.setattr(repetition if owner else honest_run, name, broken)
     line = be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
     assert set(line.announced()) == EVERYTHING - {lost}
     (unmade,) = (message for message in line.sent if isinstance(message, Unmade))

@@ -17,19 +17,19 @@ from safetensors.torch import load, load_file, save
 from torch import nn
 
 from llmb import workloads
-from llmb.config import BF16, FP16, FP32, Precision, RunConfig
+from llmb.config import BF16, FP16, FP32, Mode, Precision, RunConfig
 from llmb.errors import RunFailedError
 from llmb.inputs.start import values_of
 from llmb.observe import weights_file
 from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.rerun import Rerun, inputs_for
 from llmb.observe.weights import digests
-from llmb.processes import reference_run
+from llmb.processes import reference_run, repetition
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, PristineEvidence, judged_pass, judged_weights
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
-from llmb.wire.messages import Done, ReferenceOrder
+from llmb.wire.messages import Done, ReferenceOrder, Tick, Unmade
 from tests.unit.builders_audit import (
     END,
     Audited,
@@ -302,3 +302,47 @@ def test_elements_that_were_altered_end_in_a_failed_run(run: Audited) -> None:
     path.write_bytes(save(tensors))
     with pytest.raises(RunFailedError, match=r"steps\.safetensors is not what the worker wrote"):
         verify(run.reference)
+
+
+# -- steps and calls of a CPU ---------------------------------------------------------------------
+
+
+def repeating(run: Audited) -> ReferenceOrder:
+    again = {"stream": run.honest.stream, "calls": run.honest.calls}
+    return run.reference.model_copy(update=again)
+
+
+@pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
+def test_repeated_steps_have_the_bits_that_the_worker_read(
+    worked: Callable[..., Audited], tmp_path: Path, precision: Precision
+) -> None:
+    run = worked(precision=precision).copied(tmp_path)
+    line = verify(repeating(run))
+    rows = read(run, audited.LEDGER_VALUES)[audited.ROWS]
+    assert torch.equal(read(run, audited.REPLAYED)[audited.ROWS], rows.float())
+    ticks = [message.index for message in line.sent if isinstance(message, Tick)]
+    assert ticks == list(range(len(rows)))
+
+
+def test_repeated_calls_have_the_bits_that_the_worker_read(
+    worked: Callable[..., Audited], tmp_path: Path
+) -> None:
+    run = worked(precision=BF16, mode=Mode.FORWARD).copied(tmp_path)
+    verify(repeating(run))
+    rows = read(run, audited.LEDGER_VALUES)[audited.ROWS]
+    assert torch.equal(read(run, audited.REPLAYED)[audited.ROWS], rows.float())
+
+
+def test_a_repetition_that_fails_leaves_the_reference(
+    worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(repetition, "StreamReplay", broken)
+    run = worked(precision=BF16).copied(tmp_path)
+    line = verify(repeating(run))
+    assert audited.REFERENCE in line.announced()
+    assert audited.REPLAYED not in line.announced()
+    (unmade,) = (message for message in line.sent if isinstance(message, Unmade))
+    assert unmade.reason == "RuntimeError: no memory"

@@ -83,7 +83,8 @@ def test_no_two_files_of_the_evidence_have_one_name_and_weights_are_no_evidence(
 
 
 def test_what_only_calibrator_and_verifier_may_write_are_files_of_their_own() -> None:
-    assert not audited.BY_HONEST_RUN & audited.BY_REFERENCE_RUN
+    each = audited.BY_HONEST_RUN, audited.BY_REFERENCE_RUN, audited.BY_REPETITION
+    assert len(audited.NOT_BY_WORKER) == sum(map(len, each))
     workers = {
         audited.GRADIENTS,
         audited.PROBED,
@@ -93,7 +94,7 @@ def test_what_only_calibrator_and_verifier_may_write_are_files_of_their_own() ->
         evidence.OPTIMIZER,
         evidence.NAMESPACE,
     }
-    assert not workers & (audited.BY_HONEST_RUN | audited.BY_REFERENCE_RUN)
+    assert not workers & audited.NOT_BY_WORKER
     own = {audited.REFERENCE, audited.PRISTINE, audited.RECOMPUTED}
     assert own == audited.BY_REFERENCE_RUN
     assert {audited.HONEST, audited.REPLAY} < audited.BY_HONEST_RUN

@@ -191,7 +191,7 @@ def test_a_file_that_nobody_announced_is_not_judged(run: Run) -> None:
 # -- who may write what ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(audited.BY_HONEST_RUN | audited.BY_REFERENCE_RUN))
+@pytest.mark.parametrize("name", sorted(audited.NOT_BY_WORKER))
 def test_what_the_worker_says_in_the_calibrators_or_verifiers_name_ends_the_run(
     run: Run, name: str
 ) -> None:

@@ -44,6 +44,7 @@ from llmb.wire.messages import (
     RecomputeOrder,
     ReferenceOrder,
     Terms,
+    Tick,
     Unmade,
 )
 from llmb.workloads.arithmetic import parameter_count
@@ -669,6 +670,7 @@ NONCE = "5" * 32
 DRAWN = Draws(NONCE, workloads.of(CONFIG).recipe.optimizer, ledger=True)
 RECOMPUTED = DRAWN.recomputed(13)
 COMMITTED = {
+    "config": CONFIG.model_copy(update={"device": "cuda:0"}),
     "told": timing().model_copy(update={"nonce": NONCE, "commitments": ("0" * 64,) * 13}),
     "more": {audited.LEDGER: "c" * 64, audited.LEDGER_VALUES: "c" * 64},
     "steps__json": STEPS.model_copy(
@@ -721,7 +723,7 @@ def test_the_reference_is_asked_for_them_once_the_honest_run_has_gone(
     found = examine(**COMMITTED)
     order = replays[-1][1]
     assert isinstance(order, RecomputeOrder)
-    assert order.device == "cpu"
+    assert order.device == "cpu", "the host suffices"
     assert order.steps == tuple(
         KeptStep(
             index=step,
@@ -734,7 +736,7 @@ def test_the_reference_is_asked_for_them_once_the_honest_run_has_gone(
     )
     assert order.digests[audited.REPLAYED] == "e" * 64
     ended = child.happened.index(("ended", HONEST_RUN))
-    assert child.happened[ended:].count(("ordered", REFERENCE_RUN)) == 2
+    assert child.happened[ended:].count(("ordered", REFERENCE_RUN)) == 1
     assert found.evidence[audited.RECOMPUTED] == "f" * 64
     assert found.failures == ()
 
@@ -864,3 +866,50 @@ def test_gradients_that_were_changed_after_a_judged_step_are_not_looked_at(
     words = "cannot be read" if shown == "no file" else "step 7 changed after the step"
     with pytest.raises(RunFailedError, match=words):
         examiner._check_shown(streamed)
+
+
+# -- steps and calls of a CPU ---------------------------------------------------------------------
+
+ON_CPU = {**COMMITTED, "config": CONFIG}
+
+
+def test_on_a_cpu_the_reference_is_asked_to_repeat_the_steps_and_no_other_process(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    ticks = [Tick(index=step, ns=0) for step in range(13)]
+    child.script[REFERENCE_RUN] = [REFERENCE, *ticks, REPLAYED, Done()]
+    found = examine(**ON_CPU)
+    assert found.failures == ()
+    assert found.evidence[audited.REPLAYED] == REPLAYED.sha256
+    honest, reference = child.ordered[HONEST_RUN], child.ordered[REFERENCE_RUN]
+    assert isinstance(reference, ReferenceOrder), "nothing is recomputed"
+    assert honest.stream is None
+    assert reference.stream.token_seeds == tuple(range(1000, 1013))
+    assert reference.stream.rates == honest.rates == tuple(map(DRAWN.rate, range(13)))
+
+
+@pytest.mark.parametrize("said", [REPLAYED, Paused(index=0, commitment="0" * 64)])
+def test_on_a_cpu_an_honest_run_that_repeats_steps_is_refused(
+    examine: Examine, child: type[FakeChild], said: Message
+) -> None:
+    child.script[HONEST_RUN] = [HONEST, said, Done()]
+    assert examine(**ON_CPU).failures[0].startswith("an honest run on the device failed")
+
+
+def test_a_repetition_that_fails_leaves_the_reference_and_tells_the_reason(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    unmade = Unmade(what="the repetition of the steps", reason="RuntimeError: no memory")
+    child.script[REFERENCE_RUN] = [REFERENCE, unmade, Done()]
+    found = examine(**ON_CPU)
+    assert found.failures == ("the repetition of the steps failed: RuntimeError: no memory",)
+    assert found.evidence[audited.REFERENCE] == REFERENCE.sha256
+
+
+def test_the_hour_of_silence_begins_anew_with_each_repeated_step(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    waits = [None] * int(2000 / auditing._IDLE_S)
+    ticks = [message for step in range(3) for message in (*waits, Tick(index=step, ns=0))]
+    child.script[REFERENCE_RUN] = [REFERENCE, *ticks, REPLAYED, Done()]
+    assert examine(**ON_CPU).failures == ()
