@@ -62,11 +62,11 @@ L1 = Rule(
     "forward and generate: 64 of each sequence's logits; fewer for more than 128 parameters or "
     "sequences): the worker learns the sampled indices only after the computation, and hands over"
     " the digest before it learns more (an accelerator one step later); learning rates drawn from"
-    " 1e-5 to 3e-4; an honest run replays the steps from the first weights; a process without the"
-    " plugin computes two steps of training, drawn afterwards, in a wider format; the places that "
-    "a parameter map gives all sampled elements. Mode generate: "
-    "the honest run draws every word again, from its own logits and the worker's noise, whose "
-    "seed the worker's row shows",
+    " 1e-5 to 3e-4; an honest run replays the steps from the first weights, on a CPU in a process "
+    "without the plugin; on an accelerator such a process computes two steps of training, drawn "
+    "afterwards, in a wider format; the places that a parameter map gives all sampled elements. "
+    "Mode generate: the honest run draws every word again, from its own logits and the worker's "
+    "noise, whose seed the worker's row shows",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
     "the median element of each gradient except biases (0.0625 at least in 16 bits; not in 8 "
     "bits; so too for a parameter with most of the length in fewer than 64 elements, 0.0938 of a "

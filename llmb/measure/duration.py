@@ -22,9 +22,13 @@ _STARTS = 16
 #: Steps beside the warmup and timed steps: half a fence block before START, and steps after STOP.
 _MORE_STEPS = 7.5
 #: Forward and backward passes of the audit. ``_OWN_PASSES``: of worker, honest run and reference in
-#: the declared format. ``_WIDE_PASSES``: in the reference's wider format, such as float32 for BF16.
+#: the declared format, without judged steps. ``_WIDE_PASSES``: in the reference's wider format, for
+#: example float32 for BF16.
 _OWN_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 17.0, AuditMode.FULL: 20.0}
 _WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 3.2, AuditMode.FULL: 3.2}
+#: Passes in the declared format for each judged step (rule G1): if an honest run repeats every step
+#: (rule L1), if not, and with dropout. The wide pass of a judged step is in ``_WIDE_PASSES``.
+_OWN_OF_JUDGED, _OWN_WITHOUT_LEDGER, _OWN_WITH_DROPOUT = 2.0, 4.0, 6.0
 #: Bytes moved per parameter. ``_ADAMW``: in AdamW's step, per byte of a value. ``_WIDENED``: for
 #: widening a weight and narrowing the gradient. ``_AUDIT``: in the whole audit (weights read, cast
 #: and hashed).
@@ -97,7 +101,7 @@ def audit_s(shape: Shape, config: RunConfig, rates: Rates) -> AuditSeconds:
     wide = rates.flops_per_second[reference_dtype(config.precision)]
     steps = config.warmup_steps + config.timed_steps + _MORE_STEPS
     return AuditSeconds(
-        own=_OWN_PASSES[config.audit] * _pass_s(shape, config, rates),
+        own=_own_passes(shape, config) * _pass_s(shape, config, rates),
         wide=_WIDE_PASSES[config.audit] * _IN_A_STEP * _flops(shape, config) / wide,
         weights=parameter_count(shape) * _AUDIT / rates.bytes_per_second,
         replay=_replay_s(steps, shape, config, rates),
@@ -120,8 +124,16 @@ def recomputation_s(
     return 2 * start_s + steps * step_s(shape, config, rates) + passes_s + weights_s
 
 
-def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
-    """Return the seconds for replaying steps (rule L1), averaged over the random draws."""
+def _own_passes(shape: Shape, config: RunConfig) -> float:
+    """Return the audit's passes in the declared format, averaged over the random draws."""
+    of_judged = _OWN_OF_JUDGED if _is_replayed(shape, config) else _OWN_WITHOUT_LEDGER
+    if getattr(shape, "dropout", 0.0):
+        of_judged = _OWN_WITH_DROPOUT
+    return _OWN_PASSES[config.audit] + draws.JUDGED * of_judged
+
+
+def _is_replayed(shape: Shape, config: RunConfig) -> bool:
+    """Tell whether steps of ``config`` can be replayed (rule L1)."""
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,
@@ -130,7 +142,12 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
         dropout=getattr(shape, "dropout", 0.0),
         records_steps=False,
     )
-    if why is not None:
+    return why is None
+
+
+def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
+    """Return the seconds for replaying steps (rule L1), averaged over the random draws."""
+    if not _is_replayed(shape, config):
         return 0.0
     # One process replays all replicas in turn.
     return replay_s(steps, config.parallelism.replicas * step_s(shape, config, rates))

@@ -479,6 +479,8 @@ TWINS = (
     Twin("honest_eager", "FP32", flags=_BERT),
     Twin("honest_explicit_attention"),
     Twin("honest_explicit_attention", "FP32"),
+    Twin("honest_other_kernels"),
+    Twin("honest_other_kernels", "FP32"),
     Twin("honest_fused"),
     Twin("honest_autocast"),
     Twin("honest_foreach"),
