@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.errors import UsageError
-from llmb.parallel.shards import is_elsewhere, whole, write
+from llmb.parallel.shards import is_elsewhere, is_spread, whole, write
 from llmb.plugin import ParameterView
 
 #: Shares a rank's value of a stored parameter with all ranks; None if the rank has no value. The
@@ -90,10 +90,12 @@ class Canonical:
         Raises:
             UsageError: only a plugin's map locates the parameters, and the map names no ranks.
         """
-        if share is not None and self.mapped:
+        divided = share is not None or any(map(is_spread, model.parameters()))
+        if divided and self.mapped:
             raise UsageError(
-                "--pp: the plugin stores parameters in a form of its own (llmb_parameter_map), of "
-                "which no rank can tell what the others have: use another of its options"
+                "--dp-shard, --tp, --pp: the plugin stores parameters in a form of its own "
+                "(llmb_parameter_map), of which no rank can tell what the others have: leave the "
+                "flag out, or use another of the plugin's options"
             )
         self._share = share
         stored = dict(model.named_parameters())

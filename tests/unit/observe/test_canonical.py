@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from llmb.errors import UsageError
 from llmb.observe.canonical import Canonical, Origin
 
 
@@ -223,3 +224,22 @@ def test_a_name_that_is_the_parameters_own_is_not_taken_for_a_shorter_ones_endin
     assert origin.name_of("norm.weight", other.norm.weight) == "norm.weight"
     assert origin.name_of("model.norm.weight", other.norm.weight) == "model.norm.weight"
     assert origin.name_of("another", other.norm.weight) is None
+
+
+class Sharded(nn.Parameter):
+    """A parameter that looks like a shard of torch's DTensor."""
+
+    placements, device_mesh = (), None
+
+
+@pytest.mark.parametrize("by", ["shards", "stages", "nothing"])
+def test_a_map_that_names_no_ranks_is_refused_where_the_model_is_divided(by: str) -> None:
+    model, (*_, found) = Layer(), mapped()
+    if by == "shards":
+        model.norm.weight = Sharded(torch.ones(3))
+    share = (lambda name, value, like: value) if by == "stages" else None
+    if by == "nothing":
+        found.follow(model, share)
+        return
+    with pytest.raises(UsageError, match="--dp-shard, --tp, --pp: the plugin stores parameters"):
+        found.follow(model, share)
