@@ -37,8 +37,6 @@ _ADAMW, _WIDENED, _AUDIT = 10, 26, 1800
 #: layer and channel (norms, rotation, SwiGLU, residuals). ``_LOGITS``: per vocabulary entry (logits
 #: and softmax).
 _ELEMENTWISE, _LOGITS = 2200, 60
-#: Mean share of replayed steps, if not all steps are replayed.
-_SHARE_REPLAYED = 0.625
 #: Time of products in a step, divided by the time in the best round of a single product.
 _IN_A_STEP = 1.25
 #: ``_MEASURING_S``: least seconds for the estimate's rates and both ceilings, before and after.
@@ -156,10 +154,16 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
 def replay_s(steps: float, one_s: float) -> float:
     """Return the seconds for replaying ``steps`` steps of ``one_s`` seconds, averaged over draws.
 
-    Example: 58 steps of 1 s take 58 s, and 80 steps of 10 s take 500 s.
+    The least share of replayed steps is drawn, from a quarter to all of the steps; a replay goes on
+    for ``draws.REPLAY_S`` seconds at least. Example: 58 steps of 1 s take 58 s, 60 steps of 3 s
+    take 133 s, and 80 steps of 10 s take 500 s.
     """
     every_s = min(steps, draws.MOST_STEPS) * one_s
-    return min(every_s, max(draws.REPLAY_S, _SHARE_REPLAYED * every_s))
+    surely_s = max(draws.REPLAY_S, every_s / 4)
+    if surely_s >= every_s:
+        return every_s
+    longer = (every_s - surely_s) / (0.75 * every_s)  # chance that more than this is drawn
+    return (1 - longer) * surely_s + longer * (surely_s + every_s) / 2
 
 
 def _pass_s(shape: Shape, config: RunConfig, rates: Rates) -> float:

@@ -118,4 +118,4 @@ def test_a_run_of_more_work_is_foreseen_to_take_longer(
 def test_a_time_limit_is_foreseen_to_be_kept() -> None:
     request = RunRequest(within_s=600.0)
     found = forecast.of_request(request, workloads.of(request), RunProgress())
-    assert 300.0 < found.left_s() <= 601.0
+    assert 300.0 < found.left_s() <= 612.0  # the time of a replay does not follow that of a step
