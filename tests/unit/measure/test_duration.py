@@ -75,8 +75,8 @@ def test_a_run_is_starts_ceilings_steps_and_the_audits_passes(
     assert estimate_s(SHAPE, asked, RATES, START_S) == pytest.approx(expected)
 
 
-#: Two minutes with the chance that at most two minutes are drawn, from 45.375 s to 181.5 s; else the
-#: drawn time.
+#: Two minutes with the chance that at most two minutes are drawn, from 45.375 s to 181.5 s; else
+#: the drawn time.
 SOME_S = (120 * (120 - 45.375) + (181.5**2 - 120**2) / 2) / (181.5 - 45.375)
 
 
