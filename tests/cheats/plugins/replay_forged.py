@@ -2,8 +2,8 @@
 
 # In the process of the honest run, garbage of the plugin's finds the sampled row of a replayed step
 # in the frames of the replay, as Python collects it, and writes the worker's row there, from the
-# file of evidence. No function is replaced. Judged steps and the two recomputed steps are right if
-# they come before. The last step is honest.
+# file of evidence. No function is replaced. Judged steps are right if they come before. The last
+# step is honest. The steps of a CPU are repeated where no plugin is loaded (docs/adr/0084).
 
 import gc
 import sys
