@@ -59,7 +59,7 @@ def test_the_run_directory_holds_every_documented_file_and_nothing_else(tiny_run
     worker = {"optimizer", "weights", "model", "settings", "plugin", "namespace", "surroundings"}
     judges = {"probed", "pairs", "steps", "ledger", "pristine", "honest-namespace", "repeat"}
     arrays = {"fences", "gradients", "steps", "ledger"}
-    arrays |= {"honest", "replay", "replayed", "reference", "recomputed", "judged"}
+    arrays |= {"honest", "replay", "replayed", "reference", "judged"}
     assert evidence == {
         *(f"{name}.json" for name in worker | judges),
         *(f"{name}.safetensors" for name in arrays),

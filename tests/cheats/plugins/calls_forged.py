@@ -2,8 +2,8 @@
 
 # In the process of the honest run, garbage of the plugin's finds the rows of the replayed calls in
 # a frame as Python collects it, and writes the worker's rows there, which the replay has at hand.
-# No function is replaced. Audited calls must lie in the first half of the window. The calls of a CPU
-# are repeated where no plugin is loaded (docs/adr/0084).
+# No function is replaced. Audited calls must lie in the first half of the window. The calls of a
+# CPU are repeated where no plugin is loaded (docs/adr/0084).
 
 import gc
 import sys
