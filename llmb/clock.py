@@ -27,6 +27,11 @@ def cpu_s() -> float:
     return time.process_time()
 
 
+def worked_ns() -> int:
+    """Return nanoseconds of work of the calling thread: a stop of the process does not count."""
+    return time.thread_time_ns()
+
+
 def age_s(pid: int | None = None) -> float:
     """Return the seconds since the start of process ``pid`` (default: the current process).
 

@@ -192,6 +192,8 @@ def fault_of(name: str, bits: int, dtype: str, data: Format | None) -> str | Non
     """
     if not _NAME.fullmatch(name):
         return f"{name!r} as its name: use up to 24 of A-Z a-z 0-9 . _ + -, a letter first"
+    if dtype == "float64":
+        return "dtype 'float64', and no wider one to judge it by: use 'float32'"
     known = _BY_NAME.get(name.upper())
     if known is not None:
         if data not in (None, known.format):

@@ -42,7 +42,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
     weights, pristine, probed = bench.needed(WEIGHTS), bench.read(PRISTINE), bench.read(PROBED)
     steps = probed.last_step if probed and bench.trains else 0
     every = [bench.constants_of(step) for step in range(steps)]
-    yield finding(weights, pristine, bench.facts.precision, every, bench.path(WEIGHTS))
+    where = bench.path(WEIGHTS)
+    yield finding(weights, pristine, bench.facts.precision, every, where, trains=bench.trains)
 
 
 def finding(
@@ -51,15 +52,19 @@ def finding(
     precision: Precision,
     steps: Sequence[Optimizer],
     path: str,
+    *,
+    trains: bool = True,
 ) -> Finding:
     """Return W1 from the worker's weights and the reference run's weights made from the seed.
+
+    In a run that does not train (``trains``), weights need no gradients, and may be buffers.
 
     ``steps`` are the constants of the optimizer's steps between start and end. AdamW cannot move a
     weight further than a bound from these constants. SGD can: the move grows with the gradient.
     """
-    faults = _presence(weights)
+    faults = _presence(weights, trains=trains)
     if pristine is not None:
-        faults += _form(weights, pristine, precision) + _values(weights, pristine)
+        faults += _form(weights, pristine, precision, trains=trains) + _values(weights, pristine)
         faults += _moves(pristine, precision, steps)
     elif not faults:
         why = "no verifier has made the pristine weights from the seed"
@@ -75,17 +80,19 @@ def finding(
     )
 
 
-def _presence(weights: WeightsEvidence) -> list[str]:
+def _presence(weights: WeightsEvidence, *, trains: bool) -> list[str]:
     faults = []
     for names, what in (
         (weights.missing, "cannot be found after post-processing"),
         (weights.foreign, "are not the model's own and not declared as padding"),
-        (weights.frozen, "are not trained"),
+        (weights.frozen if trains else (), "are not trained"),
     ):
         if names:
             faults.append(f"{len(names)} parameters {what}: {', '.join(names[:3])}")
     stored, canonical = weights.stored_elements, weights.canonical_elements
-    if stored is not None and canonical is not None and not weights.padding and stored != canonical:
+    if stored is None or canonical is None or weights.padding:
+        return faults
+    if stored > canonical or (trains and stored < canonical):  # buffers are not counted
         faults.append(
             f"{stored:,} elements are stored for {canonical:,} canonical ones, and no padding is "
             "declared"
@@ -93,7 +100,9 @@ def _presence(weights: WeightsEvidence) -> list[str]:
     return faults
 
 
-def _form(weights: WeightsEvidence, pristine: PristineEvidence, precision: Precision) -> list[str]:
+def _form(
+    weights: WeightsEvidence, pristine: PristineEvidence, precision: Precision, *, trains: bool
+) -> list[str]:
     shapes = {p.name: p.shape for p in pristine.parameters}
     least = _BYTES.get(precision.stored_dtype, 0)
     faults = []
@@ -108,7 +117,7 @@ def _form(weights: WeightsEvidence, pristine: PristineEvidence, precision: Preci
             faults.append(
                 f"{found.name} is stored as {found.dtype}, narrower than {precision.stored_dtype}"
             )
-        if not found.requires_grad:
+        if trains and not found.requires_grad:
             faults.append(f"{found.name} is not trained")
     return faults
 

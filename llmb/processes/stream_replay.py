@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb import clock, workloads
-from llmb.config import RunConfig
+from llmb.config import RunConfig, is_cpu
 from llmb.inputs.start import values_of
 from llmb.observe.passes import Samples
 from llmb.observe.rerun import how, in_more_parts
@@ -100,7 +100,7 @@ class StreamReplay:
         def make(seed: int) -> Sequence[Batch]:
             return batches.make(seed).to(config.device).split(parts)
 
-        until_ns = clock.now_ns() + int(self.stream.seconds * 1e9)
+        until_ns = self._worked_ns() + int(self.stream.seconds * 1e9)
         with self._as_computed():
             for done in train_loop(
                 model,
@@ -111,7 +111,7 @@ class StreamReplay:
                 context=self._forward,
                 clip_grad_norm=workload.recipe.clip_grad_norm,
             ):
-                if done.step.index + 1 >= self.stream.least and clock.now_ns() > until_ns:
+                if done.step.index + 1 >= self.stream.least and self._worked_ns() > until_ns:
                     break
         return torch.stack(found)
 
@@ -119,6 +119,10 @@ class StreamReplay:
         count = min(len(self.where), len(self.stream.token_seeds))
         for index, seed in enumerate(self.stream.token_seeds[:count]):
             yield Step(index, seed, fence=False)
+
+    def _worked_ns(self) -> int:
+        """Return nanoseconds of work: on a CPU a stop of the process does not count."""
+        return clock.worked_ns() if is_cpu(self.config.device) else clock.now_ns()
 
     def _model(self) -> nn.Module:
         config, workload = self.config, workloads.of(self.config)

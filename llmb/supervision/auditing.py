@@ -59,6 +59,9 @@ _LIMIT_S = 3600.0
 _HOST_BYTES = 16
 #: Seconds between two redraws of the display while processes work.
 _IDLE_S = 0.25
+#: Variables of a plugin that the reference run has, too: torch's random numbers, and so the first
+#: weights, have other bits without AVX2.
+_OF_THE_HOST = ("ATEN_CPU_CAPABILITY",)
 _HONEST_RUN, _REFERENCE_RUN = "llmb.processes.honest_run", "llmb.processes.reference_run"
 _HONEST, _REFERENCE = "an honest run on the device", "the reference"
 
@@ -270,7 +273,9 @@ class Examiner:
     ) -> _AuditTask:
         """Start a process for ``order``; closing ``process`` ends the started process."""
         is_honest = module == _HONEST_RUN
-        variables = self._negotiated.terms.environment if is_honest else {}
+        variables = self._negotiated.terms.environment
+        if not is_honest:
+            variables = {name: variables[name] for name in _OF_THE_HOST if name in variables}
         child = process.enter_context(self._started(module, variables))
         minutes = self._negotiated.offer.lacks.minutes_per_program
         vigil = (

@@ -365,7 +365,8 @@ class StreamToReplay(Frozen):
     rates: tuple[float, ...]
     #: Least number of replayed steps, without a limit of time. Example: 40 of 60.
     least: int
-    #: Seconds of replay after which no step beyond ``least`` is begun.
+    #: Seconds of replay after which no step beyond ``least`` is begun; on a CPU seconds of work of
+    #: the main thread, which no other process can take away.
     seconds: float
 
 

@@ -113,7 +113,20 @@ _MASKS = (
     "no step with dropout can be made again, and masks move a gradient by half of its length: 8 "
     "bits are less (docs/adr/0075)"
 )
+_MASKS_HIDE_WORDS = (
+    "masks of dropout move a gradient by half of its length: the words left out, and the weight of "
+    "those kept, move it less (docs/adr/0086)"
+)
 _TWELVE = ("--num-hidden-layers=12",)
+_WIDER = ("--hidden-size=512", "--intermediate-size=1376", "--num-hidden-layers=6")
+_BETWEEN = (
+    "an honest run rounds to 16 bits between the products. With float32 between, INT8 in small "
+    "blocks is as far off as the honest run, and probes are recognised and honest (docs/adr/0086)"
+)
+_ROUGH = (
+    "the format's own error is so large that rougher products, or sequences left out, are within "
+    "1.5 times the honest error, and probes are recognised and honest (docs/adr/0086)"
+)
 _SMALL = (
     "at the initial weights gates are small, and what is left out is less than the rounding of 16 "
     "bits (docs/adr/0046); in an FP32 run it shows"
@@ -147,6 +160,21 @@ CHEATS = (
         ("gradients_given_away", "11 15", "L1"),
         Cheat("replay_forged", SKIPPED, (11, 24), ("L1",), flags=(_JUDGED_EARLY,)),
         Cheat("declared_to_record", SKIPPED, (11, 24), (), outcome=REFUSED),
+        Cheat(
+            "checkpointing_left_out", SKIPPED, (24,), (), flags=("--sac-freq=1/1",), outcome=REFUSED
+        ),
+        Cheat(
+            "backward_of_some_words", SKIPPED, (11, 15), (), flags=_BERT, unseen=_MASKS_HIDE_WORDS
+        ),
+        Cheat(
+            "sequences_left_out_in_four_bits",
+            SKIPPED,
+            (11, 19),
+            (),
+            "MXFP4",
+            flags=("--batch-size=16", *_TWELVE),
+            unseen=_ROUGH,
+        ),
         ("branch_without_backward", "15", "E1 E2 L1 P1"),
         ("frozen", "16", "W1"),
         ("frozen_in_steps", "16 17", "O1"),
@@ -329,6 +357,32 @@ CHEATS = (
             unseen=_MASKS,
             at_the_border=True,
         ),
+        Cheat(
+            "forward_int8_some_products",
+            PRECISION,
+            (11, 39),
+            (),
+            flags=(*_FORWARD, *_WIDER),
+            unseen=_BETWEEN,
+        ),
+        Cheat(
+            "generated_from_int8_some",
+            PRECISION,
+            (11, 40),
+            (),
+            flags=(*_GENERATE, *_WIDER),
+            unseen=_BETWEEN,
+        ),
+        Cheat(
+            "fp4_weight_gradients_under_fp8",
+            PRECISION,
+            (11, 41),
+            (),
+            "FP8",
+            flags=("--hidden-size=256", "--intermediate-size=512", *_DEEPER),
+            unseen=_ROUGH,
+        ),
+        Cheat("fp32_under_fp64", PRECISION, (46,), (), "FP64", outcome=REFUSED),
         Cheat("generated_in_fp8", PRECISION, (39,), _LOGITS, flags=_GENERATE),
         Cheat("generated_from_int8", PRECISION, (40,), ("E3", "P1"), flags=_GENERATE),
         ("embedding_rounded", "40", "E1 E2 L1 P1"),
@@ -498,6 +552,10 @@ TWINS = (
     Twin("honest_column_major"),
     Twin("honest_flat_buffer"),
     Twin("honest_other_norm"),
+    Twin("honest_plain_instructions"),
+    Twin("honest_frozen", flags=_FORWARD),
+    Twin("honest_buffers", flags=_FORWARD),
+    Twin("honest_inference_weights", flags=_GENERATE),
     Twin("honest_static_input", flags=("--batch-size=3",)),
     Twin("honest_own_operator"),
     Twin("honest_wider_than_declared"),

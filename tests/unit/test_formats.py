@@ -26,7 +26,14 @@ def test_every_known_format_has_the_bits_of_its_data_and_a_name_of_its_own() -> 
     assert len({known.name for known in KNOWN}) == len(KNOWN)
     for known in KNOWN:
         assert known.format is None or known.bits == known.format.bits
-        assert fault_of(known.name, known.bits, known.dtype or "bfloat16", None) is None
+        fault = fault_of(known.name, known.bits, known.dtype or "bfloat16", None)
+        assert (fault is None) is (known.dtype != "float64")
+
+
+@pytest.mark.parametrize(("name", "bits"), [("FP64", 64), ("ACME", 8)])
+def test_a_dtype_without_a_wider_one_is_refused(name: str, bits: int) -> None:
+    fault = fault_of(name, bits, "float64", None)
+    assert fault == "dtype 'float64', and no wider one to judge it by: use 'float32'"
 
 
 def test_the_order_is_from_wide_to_narrow_and_so_are_the_borders() -> None:

@@ -44,12 +44,19 @@ def checkpoint_blocks(model: nn.Module, shape: Shape, frequency: str) -> None:
     state stay unchanged.
 
     Raises:
-        UsageError: the plugin's post-processing has left no blocks to find.
+        UsageError: the plugin's post-processing has left no blocks to find, or a block with a
+            ``forward`` on the object itself, which would be called in place of the class's.
     """
     chosen = parse(frequency)
     kinds: dict[str, type[nn.Module]] = {}
     for number, block in enumerate(_blocks(model, shape)):
         if chosen is None or chosen.has(number):
+            if "forward" in vars(block):
+                raise UsageError(
+                    f"--sac-freq: the plugin's post-processing gave block {number} a forward of "
+                    "its own, which would leave checkpointing out: leave the flag out, or let the "
+                    "plugin replace the module or its class"
+                )
             name = type(block).__qualname__
             if name not in kinds:
                 kinds[name] = _checkpointed(type(block), chosen is None)

@@ -64,9 +64,11 @@ def judged(
     precision: Precision = BF16,
     pristine: PristineEvidence | None = None,
     steps: int = 60,
+    *,
+    trains: bool = True,
 ) -> Finding:
-    path = "evidence/weights.json"
-    return judge(weights, pristine or right(), precision, [OFFICIAL_OPTIMIZER] * steps, path)
+    path, every = "evidence/weights.json", [OFFICIAL_OPTIMIZER] * steps
+    return judge(weights, pristine or right(), precision, every, path, trains=trains)
 
 
 def fault(weights: WeightsEvidence, **how: Any) -> str:
@@ -106,6 +108,26 @@ def test_what_was_not_found_fails_by_name() -> None:
 
 def test_a_parameter_of_the_vendors_own_fails_unless_it_is_declared_as_padding() -> None:
     assert "are not the model's own" in fault(evidence(foreign=("scale",)))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        evidence([processed(n, requires_grad=False) for n in NAMES], frozen=NAMES),
+        evidence(stored_elements=8),
+    ],
+    ids=["without gradients", "in buffers"],
+)
+def test_without_training_weights_need_no_gradients_and_may_be_buffers(
+    weights: WeightsEvidence,
+) -> None:
+    assert judged(weights, trains=False).status is Status.PASS
+    assert judged(weights).status is Status.FAIL
+
+
+def test_more_stored_elements_than_canonical_ones_fail_without_training_too() -> None:
+    more = evidence(stored_elements=ELEMENTS + 1)
+    assert judged(more, trains=False).status is Status.FAIL
 
 
 def test_a_frozen_parameter_fails() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from llmb import clock
 from llmb.config import BF16, FP32, Precision
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited
@@ -75,6 +77,15 @@ def test_without_time_it_ends_after_the_steps_that_must_be(worked: Callable[...,
 
 def test_with_time_it_replays_them_all(worked: Callable[..., Audited]) -> None:
     assert len(replay_of(worked(precision=FP32), least=4, seconds=600.0).rows()) == STEPS
+
+
+def test_time_in_which_a_cpu_was_kept_from_work_does_not_count(
+    worked: Callable[..., Audited], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = (hour * 3600 * 10**9 for hour in count())
+    monkeypatch.setattr(clock, "now_ns", lambda: next(hours))
+    replay = replay_of(worked(precision=FP32), least=4, seconds=600.0)
+    assert len(replay.rows()) == STEPS
 
 
 def test_where_there_is_no_canonical_element_the_gradient_is_zero(

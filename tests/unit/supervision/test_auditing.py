@@ -309,6 +309,16 @@ def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
     assert dict(child.started) == {HONEST_RUN: {"ACME": "1"}, REFERENCE_RUN: {}}
 
 
+def test_the_instructions_that_a_plugin_takes_are_the_verifiers_too(
+    examine: Examine, child: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"ACME": "1", "ATEN_CPU_CAPABILITY": "default"}
+    terms = Terms(environment=variables, warmup_steps=1, facts={}, peak=None)
+    monkeypatch.setattr(Negotiated, "terms", property(lambda _: terms, lambda *_: None), False)
+    examine()
+    assert dict(child.started)[REFERENCE_RUN] == {"ATEN_CPU_CAPABILITY": "default"}
+
+
 def test_both_make_the_workers_passes_again_with_its_tokens_and_weights(
     examine: Examine, child: type[FakeChild]
 ) -> None:

@@ -127,6 +127,14 @@ def test_a_model_without_blocks_of_its_own_is_refused(shape: Shape) -> None:
         checkpoint_blocks(nn.Sequential(nn.Linear(3, 3)), shape, "1/2")
 
 
+def test_a_block_with_a_forward_of_its_own_is_refused_as_that_would_be_called() -> None:
+    model = build(LLAMA, seed=1, dtype=torch.float32)
+    block = next(iter(blocks_of(model, LLAMA)))
+    block.forward = block.forward
+    with pytest.raises(UsageError, match="gave block 0 a forward of its own"):
+        checkpoint_blocks(model, LLAMA, "1/1")
+
+
 @pytest.mark.parametrize("layers", [3, 5])
 def test_a_model_with_another_number_of_blocks_is_refused(layers: int) -> None:
     model = build(dataclasses.replace(LLAMA, num_hidden_layers=layers), seed=1, dtype=torch.float32)
