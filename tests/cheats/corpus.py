@@ -174,6 +174,7 @@ CHEATS = (
             "MXFP4",
             flags=("--batch-size=16", *_TWELVE),
             unseen=_ROUGH,
+            at_the_border=True,
         ),
         ("branch_without_backward", "15", "E1 E2 L1 P1"),
         ("frozen", "16", "W1"),

@@ -95,6 +95,14 @@ def test_all_gradients_a_little_too_far_off_fail_and_say_how_far() -> None:
     assert "worst" not in found.message
 
 
+@pytest.mark.parametrize(("honest", "limit"), [(0.3, 0.45), (0.5, 0.67082), (0.6, 0.74833)])
+def test_a_rough_format_leaves_no_room_for_much_work_left_out(honest: float, limit: float) -> None:
+    four = Precision(name="MXFP4", bits=4, dtype="bfloat16")
+    for error, status in ((limit - 0.002, Status.PASS), (limit + 0.002, Status.FAIL)):
+        found = live(dict.fromkeys(NAMES, error), honest, precision=four)
+        assert found.status is status, found.message
+
+
 def test_one_parameter_more_than_twice_as_far_off_fails_by_name() -> None:
     assert live({"a": 0.001, "b": 0.0195, "c": 0.001}).status is Status.PASS
     found = live({"a": 0.001, "b": 0.0205, "c": 0.001})
