@@ -328,11 +328,12 @@ CHEATS = (
         Cheat("findings_emptied", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
         Cheat("frames_by_logging", PRECISION, (11, 39), ("G1", "N2"), flags=(_JUDGED_LATE,)),
         Cheat(
+            # Of 20 calls the worst is now and then within the limit.
             "int8_in_half_of_the_calls",
             PRECISION,
             (11, 39),
             ("L1",),
-            flags=("--workload=litgpt-forward", "--timed-steps=20"),
+            flags=("--workload=litgpt-forward", "--timed-steps=60"),
         ),
         Cheat(
             "int8_after_a_judged_step",

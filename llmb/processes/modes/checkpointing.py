@@ -14,7 +14,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from llmb.errors import UsageError
+from llmb.errors import UnavailableError, UsageError
 from llmb.reference.models import blocks_of
 from llmb.reference.shapes import Shape
 from llmb.workloads.checkpointing import parse
@@ -44,15 +44,16 @@ def checkpoint_blocks(model: nn.Module, shape: Shape, frequency: str) -> None:
     state stay unchanged.
 
     Raises:
-        UsageError: the plugin's post-processing has left no blocks to find, or a block with a
-            ``forward`` on the object itself, which would be called in place of the class's.
+        UsageError: the plugin's post-processing has left no blocks to find.
+        UnavailableError: a block has a ``forward`` on the object itself, which would be called in
+            place of the class's.
     """
     chosen = parse(frequency)
     kinds: dict[str, type[nn.Module]] = {}
     for number, block in enumerate(_blocks(model, shape)):
         if chosen is None or chosen.has(number):
             if "forward" in vars(block):
-                raise UsageError(
+                raise UnavailableError(
                     f"--sac-freq: the plugin's post-processing gave block {number} a forward of "
                     "its own, which would leave checkpointing out: leave the flag out, or let the "
                     "plugin replace the module or its class"
