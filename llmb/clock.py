@@ -27,9 +27,12 @@ def cpu_s() -> float:
     return time.process_time()
 
 
-def worked_ns() -> int:
-    """Return nanoseconds of work of the calling thread: a stop of the process does not count."""
-    return time.thread_time_ns()
+def worked_ns(*, on_cpu: bool) -> int:
+    """Return nanoseconds of the calling thread's work on a CPU: a stopped process does no work.
+
+    On an accelerator return ``now_ns``: the thread waits while the accelerator works.
+    """
+    return time.thread_time_ns() if on_cpu else now_ns()
 
 
 def age_s(pid: int | None = None) -> float:

@@ -53,12 +53,11 @@ def finding(
     steps: Sequence[Optimizer],
     path: str,
     *,
-    trains: bool = True,
+    trains: bool,
 ) -> Finding:
     """Return W1 from the worker's weights and the reference run's weights made from the seed.
 
-    In a run that does not train (``trains``), weights need no gradients, and may be buffers.
-
+    ``trains``: the run trains. Without training weights need no gradients, and may be buffers.
     ``steps`` are the constants of the optimizer's steps between start and end. AdamW cannot move a
     weight further than a bound from these constants. SGD can: the move grows with the gradient.
     """

@@ -94,8 +94,8 @@ class Canonical:
         if divided and self.mapped:
             raise UsageError(
                 "--dp-shard, --tp, --pp: the plugin stores parameters in a form of its own "
-                "(llmb_parameter_map), of which no rank can tell what the others have: leave the "
-                "flag out, or use another of the plugin's options"
+                "(llmb_parameter_map), and a rank cannot tell which of these parameters the other "
+                "ranks hold: leave the flag out, or use another option of the plugin"
             )
         self._share = share
         stored = dict(model.named_parameters())

@@ -52,13 +52,14 @@ class CallReplay:
     def _rows(self, parts: int) -> Tensor:
         model, batches = self._model(), StepBatches(self.config, workloads.of(self.config).shape)
         numerics, found = how(self.config.precision, self.config.device), list[Tensor]()
-        until_ns = self._worked_ns() + int(self.calls.seconds * 1e9)
+        on_cpu = is_cpu(self.config.device)
+        until_ns = clock.worked_ns(on_cpu=on_cpu) + int(self.calls.seconds * 1e9)
         with torch.inference_mode(), as_computed(self.config, numerics.dtype, numerics.device):
             for call, read in zip(self.calls.calls, self.read, strict=True):
                 self.look(call.index)
                 batch, seed = self._batch(batches, call, read)
                 found.append(torch.cat([*self._row(model, batch, call, seed, parts)]))
-                if len(found) >= self.calls.least and self._worked_ns() > until_ns:
+                if len(found) >= self.calls.least and clock.worked_ns(on_cpu=on_cpu) > until_ns:
                     break
         return torch.stack(found)
 
@@ -100,10 +101,6 @@ class CallReplay:
                 drawn = words_of(logits, noise, as_seed(seed), first_row)
                 words.append(drawn.to("cpu").float().flatten())
         yield from (*words, seed)
-
-    def _worked_ns(self) -> int:
-        """Return nanoseconds of work: on a CPU a stop of the process does not count."""
-        return clock.worked_ns() if is_cpu(self.config.device) else clock.now_ns()
 
     def _model(self) -> nn.Module:
         config, workload = self.config, workloads.of(self.config)

@@ -13,7 +13,7 @@ from llmb.processes.evidence_writer import Announcer, apart
 from llmb.processes.stream_replay import Overseer, StreamReplay
 from llmb.records import audited
 from llmb.wire.channel import Channel
-from llmb.wire.messages import AuditOrder, Phase
+from llmb.wire.messages import AuditOrder, Phase, StreamToReplay
 
 
 class Onlooker(Overseer, Protocol):
@@ -40,7 +40,7 @@ def repeat(
     """
     if order.stream is not None:
         with apart(channel, "the repetition of the steps"):
-            rows = _steps(channel, order, inputs, onlooker)
+            rows = _steps(channel, order.stream, inputs, onlooker)
             if rows is not None:
                 announce.write_bytes(audited.REPLAYED, save({audited.ROWS: rows}))
     if order.calls is not None:
@@ -52,14 +52,14 @@ def repeat(
 
 
 def _steps(
-    channel: Channel, order: AuditOrder, inputs: RerunInputs, onlooker: Onlooker
+    channel: Channel, stream: StreamToReplay, inputs: RerunInputs, onlooker: Onlooker
 ) -> Tensor | None:
     """Return the rows of the worker's steps, repeated from the first step; None without steps."""
     steps = audited.StepsEvidence.model_validate_json(inputs.read(audited.STEPS))
-    if order.stream is None or not steps.steps:
+    if not steps.steps:
         return None
-    channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
+    channel.send(Phase(name=f"{len(stream.token_seeds)} steps again"))
     where = load(inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
     ledger = audited.LedgerEvidence.model_validate_json(inputs.read(audited.LEDGER))
-    replay = StreamReplay(order.config, order.stream, where, ledger, steps.steps[0], onlooker)
+    replay = StreamReplay(inputs.config, stream, where, ledger, steps.steps[0], onlooker)
     return replay.rows()

@@ -100,7 +100,8 @@ class StreamReplay:
         def make(seed: int) -> Sequence[Batch]:
             return batches.make(seed).to(config.device).split(parts)
 
-        until_ns = self._worked_ns() + int(self.stream.seconds * 1e9)
+        on_cpu = is_cpu(config.device)
+        until_ns = clock.worked_ns(on_cpu=on_cpu) + int(self.stream.seconds * 1e9)
         with self._as_computed():
             for done in train_loop(
                 model,
@@ -111,7 +112,10 @@ class StreamReplay:
                 context=self._forward,
                 clip_grad_norm=workload.recipe.clip_grad_norm,
             ):
-                if done.step.index + 1 >= self.stream.least and self._worked_ns() > until_ns:
+                if (
+                    done.step.index + 1 >= self.stream.least
+                    and clock.worked_ns(on_cpu=on_cpu) > until_ns
+                ):
                     break
         return torch.stack(found)
 
@@ -119,10 +123,6 @@ class StreamReplay:
         count = min(len(self.where), len(self.stream.token_seeds))
         for index, seed in enumerate(self.stream.token_seeds[:count]):
             yield Step(index, seed, fence=False)
-
-    def _worked_ns(self) -> int:
-        """Return nanoseconds of work: on a CPU a stop of the process does not count."""
-        return clock.worked_ns() if is_cpu(self.config.device) else clock.now_ns()
 
     def _model(self) -> nn.Module:
         config, workload = self.config, workloads.of(self.config)

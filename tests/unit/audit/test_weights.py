@@ -255,7 +255,8 @@ def test_without_a_step_a_weight_moves_by_one_rounding_of_its_type(
 
 
 def without_verifier(weights: WeightsEvidence) -> Finding:
-    return judge(weights, None, BF16, [OFFICIAL_OPTIMIZER] * 60, "evidence/weights.json")
+    every = [OFFICIAL_OPTIMIZER] * 60
+    return judge(weights, None, BF16, every, "evidence/weights.json", trains=True)
 
 
 def test_without_pristine_weights_nothing_passes_and_what_is_plainly_wrong_still_fails() -> None:

@@ -190,13 +190,15 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         told: RepeatTiming | None = None,
         more: Mapping[str, str] | None = None,
         scratch: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
         **left: Frozen | None,
     ) -> Examined:
         files = {**LEFT, **{name.replace("__", "."): value for name, value in left.items()}}
         for name, value in files.items():
             if value is not None:
                 (tmp_path / name).write_bytes(pretty_bytes(value))
-        terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
+        own = {"ACME": "1"} if variables is None else dict(variables)
+        terms = Terms(environment=own, warmup_steps=1, facts={}, peak=None)
         negotiated = Negotiated(offer(lacks=lacks), config, terms, (), "")
         streamed = Streamed(
             told or STOPPED,
@@ -310,12 +312,9 @@ def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
 
 
 def test_the_instructions_that_a_plugin_takes_are_the_verifiers_too(
-    examine: Examine, child: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+    examine: Examine, child: type[FakeChild]
 ) -> None:
-    variables = {"ACME": "1", "ATEN_CPU_CAPABILITY": "default"}
-    terms = Terms(environment=variables, warmup_steps=1, facts={}, peak=None)
-    monkeypatch.setattr(Negotiated, "terms", property(lambda _: terms, lambda *_: None), False)
-    examine()
+    examine(variables={"ACME": "1", "ATEN_CPU_CAPABILITY": "default"})
     assert dict(child.started)[REFERENCE_RUN] == {"ATEN_CPU_CAPABILITY": "default"}
 
 
