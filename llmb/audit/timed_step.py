@@ -134,7 +134,8 @@ def _due(bench: Bench) -> tuple[int, ...]:
     timing, drawn = bench.timing, bench.drawn
     if drawn is None:
         return ()
-    return drawn.judged(range(timing.warmup_steps, timing.warmup_steps + timing.timed_steps))
+    window = range(timing.warmup_steps, timing.warmup_steps + timing.timed_steps)
+    return drawn.judged(window, len(timing.commitments))
 
 
 def _together(found: Sequence[Finding], steps: Sequence[int]) -> Finding:

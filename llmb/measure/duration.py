@@ -7,6 +7,7 @@ backward work again, with the pristine model. The constants were fitted on eleve
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 from llmb.config import AuditMode, Precision, RunConfig
@@ -21,13 +22,13 @@ from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
 _STARTS = 16
 #: Steps beside the warmup and timed steps: half a fence block before START, and steps after STOP.
 _MORE_STEPS = 7.5
-#: Forward and backward passes of the audit. ``_OWN_PASSES``: of worker, honest run and reference in
-#: the declared format, without judged steps. ``_WIDE_PASSES``: in the reference's wider format, for
-#: example float32 for BF16.
+#: Forward and backward passes of the audit, without those of judged steps. ``_OWN_PASSES``: of
+#: worker, honest run and reference in the declared format. ``_WIDE_PASSES``: in the reference's
+#: wider format, for example float32 for BF16.
 _OWN_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 17.0, AuditMode.FULL: 20.0}
-_WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 3.2, AuditMode.FULL: 3.2}
+_WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 1.2, AuditMode.FULL: 1.2}
 #: Passes in the declared format for each judged step (rule G1): if an honest run repeats every step
-#: (rule L1), if not, and with dropout. The wide pass of a judged step is in ``_WIDE_PASSES``.
+#: (rule L1), if not, and with dropout. Each judged step has one wide pass more.
 _OWN_OF_JUDGED, _OWN_WITHOUT_LEDGER, _OWN_WITH_DROPOUT = 2.0, 4.0, 6.0
 #: Bytes moved per parameter. ``_ADAMW``: in AdamW's step, per byte of a value. ``_WIDENED``: for
 #: widening a weight and narrowing the gradient. ``_AUDIT``: in the whole audit (weights read, cast
@@ -100,7 +101,7 @@ def audit_s(shape: Shape, config: RunConfig, rates: Rates) -> AuditSeconds:
     steps = config.warmup_steps + config.timed_steps + _MORE_STEPS
     return AuditSeconds(
         own=_own_passes(shape, config) * _pass_s(shape, config, rates),
-        wide=_WIDE_PASSES[config.audit] * _IN_A_STEP * _flops(shape, config) / wide,
+        wide=_wide_passes(shape, config) * _IN_A_STEP * _flops(shape, config) / wide,
         weights=parameter_count(shape) * _AUDIT / rates.bytes_per_second,
         replay=_replay_s(steps, shape, config, rates),
     )
@@ -124,13 +125,23 @@ def recomputation_s(
 
 def _own_passes(shape: Shape, config: RunConfig) -> float:
     """Return the audit's passes in the declared format, averaged over the random draws."""
-    of_judged = _OWN_OF_JUDGED if _is_replayed(shape, config) else _OWN_WITHOUT_LEDGER
+    of_judged = _OWN_OF_JUDGED if is_replayed(shape, config) else _OWN_WITHOUT_LEDGER
     if getattr(shape, "dropout", 0.0):
         of_judged = _OWN_WITH_DROPOUT
-    return _OWN_PASSES[config.audit] + draws.JUDGED * of_judged
+    return _OWN_PASSES[config.audit] + _judged(shape, config) * of_judged
 
 
-def _is_replayed(shape: Shape, config: RunConfig) -> bool:
+def _wide_passes(shape: Shape, config: RunConfig) -> float:
+    """Return the audit's passes in the wider format, averaged over the random draws."""
+    return _WIDE_PASSES[config.audit] + _judged(shape, config)
+
+
+def _judged(shape: Shape, config: RunConfig) -> float:
+    """Return the mean number of judged steps (rule G1)."""
+    return statistics.fmean(draws.JUDGED if is_replayed(shape, config) else draws.JUDGED_ALONE)
+
+
+def is_replayed(shape: Shape, config: RunConfig) -> bool:
     """Tell whether steps of ``config`` can be replayed (rule L1)."""
     why = draws.why_no_ledger(
         config.mode.value,
@@ -145,7 +156,7 @@ def _is_replayed(shape: Shape, config: RunConfig) -> bool:
 
 def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
     """Return the seconds for replaying steps (rule L1), averaged over the random draws."""
-    if not _is_replayed(shape, config):
+    if not is_replayed(shape, config):
         return 0.0
     # One process replays all replicas in turn.
     return replay_s(steps, config.parallelism.replicas * step_s(shape, config, rates))

@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from llmb.config import Parallelism, Precision
 from llmb.records.seeds import Stamp, derive, nonce_at
@@ -36,10 +35,10 @@ HORIZON = 2e-2
 #: Most steps with kept gradients: a bundle keeps its size (docs/adr/0023). An official window of 50
 #: steps, together with the steps before and after, stays below with at most 14 untimed steps.
 MOST_STEPS = 80
-#: Expected number of judged steps in a window, and the most (rule G1). Each step of the window has
-#: the same chance, whatever came before, so a plugin learns nothing from the steps judged already;
-#: at least one step is judged. Example: 4 % for each of 50 steps; of 100 windows 87 have 1 to 3.
-JUDGED, MOST_JUDGED = 2, 4
+#: Judged steps of a window, least and most (rule G1): if rule L1 compares every step, and if G1 is
+#: alone. Each number has the same chance, and so has each step. With two steps at least, no plugin
+#: can stop being honest after the first (docs/adr/0087).
+JUDGED, JUDGED_ALONE = (2, 3), (3, 5)
 #: Bits of the narrowest format in which honest runs stay together. Example: in NVFP4 the head
 #: differed by 3 times the head's norm after 20 steps.
 LEAST_BITS = 8
@@ -136,19 +135,16 @@ class Draws:
         drawn = (one[self._of("recomputed", n) % len(one)] for n, one in enumerate(ranges))
         return tuple(sorted({*drawn}))
 
-    def judged(self, window: range) -> tuple[int, ...]:
+    def judged(self, window: range, steps: int) -> tuple[int, ...]:
         """Return the steps of ``window`` whose weights the worker hands over (rule G1), in order.
 
-        One to ``MOST_JUDGED`` steps, and never all: one step is left for rule O2. None in a window
-        of one step.
+        ``steps`` are all steps of the repeat. Never all steps of the window: one is left for rule
+        O2, so a window of one step has none.
         """
-        most = min(MOST_JUDGED, len(window) - 1)
-        chance = min(0.5, JUDGED / len(window))
-        for attempt in count() if most else ():
-            found = [step for step in window if self._of("judged", attempt, step) < chance * 2**63]
-            if 1 <= len(found) <= most:
-                return tuple(found)
-        return ()
+        least, most = JUDGED if self.compares_all(steps) else JUDGED_ALONE
+        number = least + self._of("judged") % (most - least + 1)
+        turn = sorted(window, key=lambda step: self._of("judged", step))
+        return tuple(sorted(turn[: min(number, len(window) - 1)]))
 
     def compares_all(self, steps: int) -> bool:
         """Tell whether the gradients of all of ``steps`` are kept and compared (rule L1)."""

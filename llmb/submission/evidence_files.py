@@ -148,17 +148,8 @@ def _other_run(bundle: Bundle, record: RunRecord, repeat: int) -> Iterator[str]:
 
 def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
     """Yield a sentence if replayable steps have no commitment (rule L1)."""
-    timing, precision = record.timing.repeats[repeat], record.config.precision
-    facts, lacks = record.workload, record.plugin.lacks
-    why = why_no_ledger(
-        facts.mode,
-        precision,
-        mesh=record.config.parallelism,
-        state=state_bytes(facts.parameters, precision, facts.optimizer),
-        dropout=facts.shapes.get("dropout") or 0.0,
-        records_steps=lacks.eager_kernels,
-    )
-    if timing.nonce is None or record.config.audit is AuditMode.OFF or why is not None:
+    timing = record.timing.repeats[repeat]
+    if record.config.audit is AuditMode.OFF or not _is_committed(record, timing):
         return
     made = len(timing.commitments)
     if timing.tail is None:
@@ -169,14 +160,33 @@ def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
         yield f"repeat {repeat} has commitments to {made} steps, and made {due}"
 
 
+def _is_committed(record: RunRecord, timing: RepeatTiming) -> bool:
+    """Tell whether the worker commits to each step of the repeat (rule L1)."""
+    facts, precision = record.workload, record.config.precision
+    why = why_no_ledger(
+        facts.mode,
+        precision,
+        mesh=record.config.parallelism,
+        state=state_bytes(facts.parameters, precision, facts.optimizer),
+        dropout=facts.shapes.get("dropout") or 0.0,
+        records_steps=record.plugin.lacks.eager_kernels,
+    )
+    return timing.nonce is not None and why is None
+
+
 def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
     """Yield a sentence if the clock stopped in other steps than the nonce draws (rule G1)."""
     timing = record.timing.repeats[repeat]
     due: tuple[int, ...] = ()
     if timing.nonce is not None and judges_steps(record):
         begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
-        drawn = Draws(timing.nonce, record.workload.optimizer, ledger=False)
-        due = drawn.judged(range(begin, end))
+        drawn = Draws(
+            timing.nonce,
+            record.workload.optimizer,
+            ledger=_is_committed(record, timing),
+            constant_rate=record.config.constant_rate,
+        )
+        due = drawn.judged(range(begin, end), len(timing.commitments))
     stopped = tuple(stop.step for stop in timing.stops)
     if stopped != due:
         numbers = [", ".join(map(str, steps)) or "none" for steps in (stopped, due)]

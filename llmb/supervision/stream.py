@@ -121,7 +121,7 @@ def plan_window(config: RunConfig, drawn: Draws) -> Window:
     if config.mode is Mode.TRAIN:
         # Gradients are compared in the judged steps, or in every step. The optimizer's bits are
         # compared in one more step: a stop would show the plugin that the step is audited.
-        judged = drawn.judged(range(start, stop))
+        judged = drawn.judged(range(start, stop), end + 1)
         others = [step for step in range(start, stop) if step not in judged]
         audits = {draw.choice(others)}
         if every_step := drawn.compares_all(end + 1):

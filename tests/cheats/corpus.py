@@ -102,11 +102,11 @@ _COUNTED = (
     "400 on it is ten times as large (docs/adr/0046)"
 )
 _WAITS = (
-    "the window has one judged step by this nonce, and a plugin that is honest until then has the "
-    "rest for itself: one window in three has no other judged step (docs/adr/0074)"
+    "the window has two judged steps by this nonce, and a plugin that is honest until then has the "
+    "rest for itself: one window in two has no third judged step (docs/adr/0087)"
 )
-#: With the first of these the judged steps are 13 and 19, with the second 4 alone, of 20 steps.
-_JUDGED_LATE, _JUDGED_EARLY = f"--nonce={'4' * 32}", f"--nonce={'f' * 32}"
+#: With the first of these the judged steps are 11 and 18 of steps 1 to 20, with the second 3 and 10.
+_JUDGED_LATE, _JUDGED_EARLY = f"--nonce={'0' * 32}", f"--nonce={'f' * 32}"
 #: No step with dropout can be made again: its masks are drawn.
 _BERT = ("--workload=nemo-bert-base",)
 _MASKS = (
@@ -336,7 +336,7 @@ CHEATS = (
             flags=("--workload=litgpt-forward", "--timed-steps=60"),
         ),
         Cheat(
-            "int8_after_a_judged_step",
+            "int8_after_two_judged_steps",
             PRECISION,
             (11, 39),
             (),

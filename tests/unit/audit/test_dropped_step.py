@@ -284,12 +284,12 @@ def _of_run(
         every_step=False,
         needed=files.__getitem__,
         read=files.get,
-        drawn=SimpleNamespace(judged=lambda window: tuple(due)),
+        drawn=SimpleNamespace(judged=lambda window, steps: tuple(due)),
         reference=dict.fromkeys(("step", *map(judged_pass, shown)), MEAN),
         facts=SimpleNamespace(workload=workload, rules_version=rules, precision=BF16),
         measured=object(),
         timing=SimpleNamespace(
-            warmup_steps=2, timed_steps=10, start_ns=0, stop_ns=1000, stops=stops
+            warmup_steps=2, timed_steps=10, start_ns=0, stop_ns=1000, stops=stops, commitments=()
         ),
         paths=lambda *which: tuple(one.name for one in which),
     )

@@ -458,7 +458,7 @@ def test_findings_name_the_files_that_show_them(run: Audited) -> None:
 def test_judged_steps_are_judged_where_no_step_can_be_replayed(tmp_path: Path) -> None:
     found = builders_audit.audit(tmp_path, records_steps=True)
     assert found.finding("G1").status is Status.PASS
-    assert found.finding("G1").message.endswith("as honest; likewise steps 5 and 8")
+    assert found.finding("G1").message.endswith("as honest; likewise steps 6 and 9")
     assert found.statuses() == NOT_REPLAYED
     (repeat,) = found.facts.repeats
     for stops in ((), repeat.stops[1:]):

@@ -61,7 +61,11 @@ def test_widened_weights_move_for_every_part_and_compute_in_the_wider_format() -
 
 @pytest.mark.parametrize(
     ("audit", "own", "wide"),
-    [(AuditMode.FULL, 20 + 2 * 2, 3.2), (AuditMode.QUICK, 17 + 2 * 2, 3.2), (AuditMode.OFF, 0, 0)],
+    [
+        (AuditMode.FULL, 20 + 2.5 * 2, 3.7),
+        (AuditMode.QUICK, 17 + 2.5 * 2, 3.7),
+        (AuditMode.OFF, 0, 0),
+    ],
 )
 def test_a_run_is_starts_ceilings_steps_and_the_audits_passes(
     audit: AuditMode, own: float, wide: float

@@ -385,7 +385,7 @@ def judged_record(*steps, at_ns=None, ns=5):
 
 def test_judged_steps_follow_from_the_nonce():
     window = range(2, 52)
-    due = Draws("0f" * 16, RECORD.workload.optimizer, ledger=True).judged(window)
+    due = Draws("0f" * 16, RECORD.workload.optimizer, ledger=True).judged(window, 55)
     assert not [*evidence_files._other_stops(judged_record(*due), 0)]
     for steps in ((), due[1:], tuple(step + 1 for step in due)):
         (found,) = evidence_files._other_stops(judged_record(*steps), 0)
@@ -401,7 +401,7 @@ def test_a_run_of_unknown_rules_has_no_judged_steps_and_no_error(version):
 
 
 def test_a_clock_that_stopped_outside_of_its_step_is_found():
-    due = Draws("0f" * 16, RECORD.workload.optimizer, ledger=True).judged(range(2, 52))
+    due = Draws("0f" * 16, RECORD.workload.optimizer, ledger=True).judged(range(2, 52), 55)
     late = judged_record(*due, at_ns=RECORD.timing.stop_ns + 1)
     assert all("outside of the step" in one for one in evidence_files._other_stops(late, 0))
     assert [*evidence_files._other_stops(late, 0)]

@@ -15,7 +15,7 @@ from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import host
 from llmb.measure.summary import EnergyMeter
 from llmb.records import audited
-from llmb.records.draws import FENCE_EVERY, MOST_JUDGED, Draws, longest_stream
+from llmb.records.draws import FENCE_EVERY, JUDGED_ALONE, Draws, longest_stream
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
 from llmb.records.seeds import derive, token_seed
@@ -119,7 +119,7 @@ def test_of_a_training_one_step_is_audited_and_others_are_judged(
     assert not window.every_step
     assert first == window.start - 2
     assert window.start <= inside < window.stop
-    assert 1 <= len(window.judged) <= MOST_JUDGED
+    assert JUDGED_ALONE[0] <= len(window.judged) <= JUDGED_ALONE[1]
     assert {*window.judged} <= {*range(window.start, window.stop)} - {inside}
 
 
