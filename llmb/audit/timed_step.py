@@ -31,25 +31,27 @@ G1 = Rule(
     "G1",
     Level.BLOCK,
     "a timed step does what an audited step does",
-    measured="gradients of one to four steps inside the window, drawn from the nonce (two in the "
-    "mean, each step with the same chance), unknown to the worker as judged until its pause: the "
-    "worker writes the weights of the step while the clock of the run stands still, and the "
-    "reference and two honest runs on the same device compute the step from these weights; 64 "
-    "elements of each gradient, or 1024 if L1 does not compare every step (fewer for more than 128 "
-    "parameters). With dropout: beside the mean of four honest steps with the same weights and "
-    "tokens and other masks",
+    measured="gradients of two or three steps inside the window (three to five if L1 does not "
+    "compare every step), drawn from the nonce, each step with the same chance, unknown to the "
+    "worker as judged until its pause: the worker writes the weights of the step while the clock "
+    "of the run stands still, and the reference and two honest runs on the same device compute the "
+    "step from these weights; 64 elements of each gradient, or 512 if L1 does not compare every "
+    "step (fewer for more than 128 parameters). With dropout: beside the mean of four honest steps "
+    "with the same weights and tokens and other masks",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.8 to 1.2 times as far from it as "
     "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5)",
     cannot_see="a step after the last judged step, if a plugin is honest until then: one window in "
-    "three has a single judged step, on average in the middle (INT8 in outputs and weight "
-    "gradients of the rest: 1.21 times the tokens/s; L1's limits hold). Errors within the limit: "
+    "two has two judged steps, and a third of the window follows on average (INT8 in outputs and "
+    "weight gradients of the rest: 1.12 times the tokens/s; L1's limits hold). Errors within the "
+    "limit: "
     "INT8 in a fifth of these products, 1.07 times; at llama-1.4b's width, with FP32 between the "
     "products, INT8 in blocks of 32 in most products, 1.83 times by count (one step by a script, "
     "docs/adr/0083). If L1 does not compare every step: a cheat in "
-    "a random half of the steps, one time in seven (with dropout in three runs of ten: 2 times the "
-    "tokens/s); parameters with too large an error even in the honest run of the step (the finding "
+    "a random half of the steps, in one run of 27 (with dropout in one of 14: 2 times the "
+    "tokens/s), and steps after the third judged step, in one run of three (1.33 times); "
+    "parameters with too large an error even in the honest run of the step (the finding "
     "counts these parameters); half of the parameters, if a parameter map gives them to words that "
     "no step has (1.2 times by count). With dropout: in all steps products in 8 bits while dropout "
     "is on, 1.42 times by count in the layers of nemo-bert-base; no dropout of attention scores; a "
