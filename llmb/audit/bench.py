@@ -18,7 +18,7 @@ from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
 from llmb.records.draws import Draws
-from llmb.records.finding import JUDGED_VERSIONS, RULES_VERSION
+from llmb.records.finding import JUDGED_SINCE, JUDGED_VERSIONS, RULES_VERSION
 from llmb.records.run_record import (
     DeclaredHelper,
     DeclaredPatch,
@@ -156,10 +156,17 @@ class Bench:
         usual, drawn = self.facts.workload.optimizer, self.drawn
         return usual if drawn is None else replace(usual, lr=drawn.rate(step))
 
+    @property
+    def drops(self) -> bool:
+        """Tell whether steps have dropout."""
+        return self.trains and bool(self.facts.workload.shapes.get("dropout"))
+
     @cached_property
     def why_no_ledger(self) -> str | None:
         """Reason why no step can be replayed (rule L1); None where all steps can."""
         facts = self.facts
+        if self.drops and int(facts.rules_version) < JUDGED_SINCE:
+            return draws.DROPOUT
         return draws.why_no_ledger(
             facts.workload.mode,
             facts.precision,
@@ -167,7 +174,6 @@ class Bench:
             state=draws.state_bytes(
                 facts.workload.parameters, facts.precision, facts.workload.optimizer
             ),
-            dropout=facts.workload.shapes.get("dropout") or 0.0,
             records_steps=facts.records_steps,
         )
 
@@ -181,6 +187,7 @@ class Bench:
             self.facts.workload.optimizer,
             ledger=self.why_no_ledger is None and bool(self.timing.commitments),
             constant_rate=self.facts.constant_rate,
+            drops=self.drops,
             stamp=self.timing.stamp,
         )
 

@@ -18,9 +18,14 @@ W1 = Rule(
     Level.BLOCK,
     "weights after post-processing are the pristine ones, bit for bit",
     measured="digests after post-processing, compared with digests that a process without the "
-    "plugin makes from the seed; the distance that each weight has moved by the end",
-    limit="the same bits; no further than AdamW can move a weight",
-    cannot_see="weights swapped between two audited steps and put back",
+    "plugin makes from the seed; the distance that each weight has moved by the end. If L1 does "
+    "not compare every step: the share of each matrix that needs no work in judged steps, such as "
+    "rows that are zero or equal to others",
+    limit="the same bits; no further than AdamW can move a weight; no matrix with 0.05 of idle "
+    "rows or directions more than at first",
+    cannot_see="weights swapped between two audited steps and put back: L1 compares these steps, "
+    "or G1 finds wrong gradients in a judged step among them. A twentieth of each matrix made idle "
+    "where L1 does not compare every step (1.1 times the tokens/s by count)",
     observer="worker, verifier",
     evidence=(WEIGHTS,),
     causes=(
@@ -31,6 +36,9 @@ W1 = Rule(
     ),
 )
 RULES = (W1,)
+#: Largest share of a matrix that needs no work in a judged step, beyond that of the first weights.
+#: Honest trainings had 0.00 in all matrices.
+MOST_IDLE = 0.05
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
 #: One last place of the largest weight, in the dtype of stored weights.
 _ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-51, "float16": 2.0**-9, "bfloat16": 2.0**-6}
@@ -43,7 +51,11 @@ def judge(bench: Bench) -> Iterator[Finding]:
     steps = probed.last_step if probed and bench.trains else 0
     every = [bench.constants_of(step) for step in range(steps)]
     where = bench.path(WEIGHTS)
-    yield finding(weights, pristine, bench.facts.precision, every, where, trains=bench.trains)
+    found = finding(weights, pristine, bench.facts.precision, every, where, trains=bench.trains)
+    if found.status is Status.PASS and pristine is not None:
+        told = _idle(bench, pristine)
+        found = found if told is None else W1.finding(*told, evidence=(bench.path(PRISTINE),))
+    yield found
 
 
 def finding(
@@ -76,6 +88,24 @@ def finding(
         honest=f"{len(weights.pristine)} parameters made from the seed",
         limit="bit for bit, in the type they are stored in",
         evidence=(path,),
+    )
+
+
+def _idle(bench: Bench, pristine: PristineEvidence) -> tuple[Status, str] | None:
+    """Return status and words if matrices of judged steps need less work, or nobody has looked."""
+    stops = [stop.step for stop in bench.timing.stops]
+    if bench.every_step or not stops:
+        return None
+    matrices = [one for one in pristine.parameters if one.idle]
+    if not matrices or any(len(one.idle) != len(stops) for one in matrices):
+        return Status.NOT_OBSERVED, "nobody has looked at the weights of the judged steps"
+    worst = max(matrices, key=lambda one: max(one.idle))
+    share = max(worst.idle)
+    if share <= MOST_IDLE:
+        return None
+    return Status.FAIL, (
+        f"in step {stops[worst.idle.index(share)]} {share:.2f} of {worst.name} is idle, such as "
+        f"rows that are zero or equal to others (limit {MOST_IDLE:g})"
     )
 
 

@@ -29,8 +29,8 @@ def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropo
     """Tell whether training starts with a sharp softmax, for a model of ``parameters`` parameters.
 
     The start is sharp in training runs with a drawn learning rate, or with a constant rate of at
-    most 1e-4. At larger constant rates honest runs would drift apart sooner. Whether the device
-    records its steps is ignored.
+    most 1e-4. At larger constant rates honest runs would drift apart sooner. A training with
+    dropout starts as in the original. Whether the device records its steps is ignored.
     """
     own = config.weights is not None or config.constant_rate
     if config.mode is not Mode.TRAIN or own or not draws.varies(optimizer):
@@ -40,10 +40,9 @@ def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropo
         config.precision,
         mesh=config.parallelism,
         state=draws.state_bytes(parameters, config.precision, optimizer),
-        dropout=dropout,
         records_steps=False,
     )
-    return why_constant is None or optimizer.lr <= _GENTLE
+    return (why_constant is None and not dropout) or optimizer.lr <= _GENTLE
 
 
 def start_gain(shape: Shape) -> float:

@@ -125,7 +125,7 @@ def recomputation_s(
 
 def _own_passes(shape: Shape, config: RunConfig) -> float:
     """Return the audit's passes in the declared format, averaged over the random draws."""
-    of_judged = _OWN_OF_JUDGED if is_replayed(shape, config) else _OWN_WITHOUT_LEDGER
+    of_judged = _OWN_OF_JUDGED if _is_replayed(shape, config) else _OWN_WITHOUT_LEDGER
     if getattr(shape, "dropout", 0.0):
         of_judged = _OWN_WITH_DROPOUT
     return _OWN_PASSES[config.audit] + _judged(shape, config) * of_judged
@@ -138,17 +138,22 @@ def _wide_passes(shape: Shape, config: RunConfig) -> float:
 
 def _judged(shape: Shape, config: RunConfig) -> float:
     """Return the mean number of judged steps (rule G1)."""
-    return statistics.fmean(draws.JUDGED if is_replayed(shape, config) else draws.JUDGED_ALONE)
+    return statistics.fmean(judged_steps(shape, config))
 
 
-def is_replayed(shape: Shape, config: RunConfig) -> bool:
+def judged_steps(shape: Shape, config: RunConfig) -> tuple[int, int]:
+    """Return the least and the most judged steps of a window (rule G1)."""
+    is_exact = _is_replayed(shape, config) and not getattr(shape, "dropout", 0.0)
+    return draws.JUDGED if is_exact else draws.JUDGED_ALONE
+
+
+def _is_replayed(shape: Shape, config: RunConfig) -> bool:
     """Tell whether steps of ``config`` can be replayed (rule L1)."""
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,
         mesh=config.parallelism,
         state=draws.state_bytes(parameter_count(shape), config.precision, OFFICIAL_OPTIMIZER),
-        dropout=getattr(shape, "dropout", 0.0),
         records_steps=False,
     )
     return why is None
@@ -156,7 +161,7 @@ def is_replayed(shape: Shape, config: RunConfig) -> bool:
 
 def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
     """Return the seconds for replaying steps (rule L1), averaged over the random draws."""
-    if not is_replayed(shape, config):
+    if not _is_replayed(shape, config):
         return 0.0
     # One process replays all replicas in turn.
     return replay_s(steps, config.parallelism.replicas * step_s(shape, config, rates))

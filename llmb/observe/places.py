@@ -13,7 +13,7 @@ from llmb.records.places import drawn_places
 
 #: Elements per parameter: of the gradient for comparison with the reference, and of value, gradient
 #: and moments for the replay of the optimizer step.
-GRADIENTS, STATES = 512, 257
+GRADIENTS, STATES = 256, 257
 #: Elements: a multiple of the vector length of every processor.
 VECTOR = 64
 _PLAIN = (Tensor, nn.Parameter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,6 +159,11 @@ class Rerun:
         """Return a weight at the end of the stream, None if the worker left no value."""
         file = self._files.get(LIVE_WEIGHTS)
         return file.read(name) if file is not None and name in file.names else None
+
+    def judged(self, name: str) -> Iterator[Tensor]:
+        """Yield a weight of each judged step, in order."""
+        for step in self.inputs.judged:
+            yield self._files[judged_weights(step)].read(name)
 
     def sketches(self, name: str, numerics: Numerics, batch: int) -> dict[str, Tensor]:
         """Return the sketches of pass ``name``, by ``<pass>/<parameter>``; see ``plain_pass``."""

@@ -19,6 +19,7 @@ from llmb.config import Mode, is_cpu
 from llmb.errors import RunFailedError
 from llmb.inputs.start import values_of
 from llmb.observe.host_bytes import sha256_of
+from llmb.observe.idle import LEAST_SIDE, idle_share
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, bare
 from llmb.observe.probes import BRANCHES, PROBES
@@ -178,11 +179,22 @@ def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
             dtype=dtype,
             sha256=sha256_of(value.to(getattr(torch, dtype))),
             largest_move=moved,
+            idle=() if order.every_step or not order.judged else idle_shares(rerun, name, value),
         )
 
     # Each thread holds one matrix and its cast: the largest has 0.4 GB in float32.
     with ThreadPoolExecutor(max_workers=4) as pool:
         return audited.PristineEvidence(parameters=tuple(pool.map(one, model.named_parameters())))
+
+
+def idle_shares(rerun: Rerun, name: str, first: Tensor) -> tuple[float, ...]:
+    """Return how much less of the matrix ``name`` needs work in each judged step than at first."""
+    if first.dim() != 2 or min(first.shape) < LEAST_SIDE:
+        return ()
+    strength = float(first.float().square().mean().sqrt())
+    usual = idle_share(first, strength)
+    shares = (idle_share(weights, strength) - usual for weights in rerun.judged(name))
+    return tuple(max(0.0, one) if math.isfinite(one) else 0.0 for one in shares)
 
 
 if __name__ == "__main__":

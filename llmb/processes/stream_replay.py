@@ -65,6 +65,7 @@ class StreamReplay:
     def _rows(self, parts: int) -> Tensor:
         workload, config = workloads.of(self.config), self.config
         model = self._model()
+        model.train(not workload.drops)  # without masks a step has the mean gradient (rule L1)
         optimizer = build_optimizer(
             model.parameters(),
             workload.recipe.optimizer,

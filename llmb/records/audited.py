@@ -256,6 +256,9 @@ class PristineDigest(Frozen):
     sha256: str
     #: Largest change of any element from here to the end of the stream; None if not measured.
     largest_move: float | None = None
+    #: Of each judged step, in order, where rule L1 does not compare every step: the share of the
+    #: matrix that needs no work, less the share of the first weights. Empty for small parameters.
+    idle: tuple[float, ...] = ()
 
 
 class PristineEvidence(Frozen):

@@ -49,6 +49,8 @@ MOST_RANKS = 8
 MOST_SHARED_BYTES = 16e9
 #: All steps are replayed if the replay fits into 120 seconds; of more steps, a drawn share.
 REPLAY_S = 120.0
+#: Why no step with dropout is repeated bit by bit.
+DROPOUT = "dropout draws each step's gradients"
 
 
 def new_nonce() -> str:
@@ -73,6 +75,8 @@ class Draws:
     ledger: bool
     #: The learning rate is the workload's own in every step.
     constant_rate: bool = False
+    #: Dropout is on: rule L1 compares steps roughly, because each kernel draws its own masks.
+    drops: bool = False
     #: Time stamp that is mixed into tokens, sampled indices and audits from ``stamp.first`` on. The
     #: window's place and the learning rates do not depend on the stamp, which comes too late.
     stamp: Stamp | None = None
@@ -147,8 +151,8 @@ class Draws:
         return tuple(sorted(turn[: min(number, len(window) - 1)]))
 
     def compares_all(self, steps: int) -> bool:
-        """Tell whether the gradients of all of ``steps`` are kept and compared (rule L1)."""
-        return self.ledger and self.steps_compared(steps) == steps
+        """Tell whether rule L1 compares all of ``steps`` as exactly as rounding allows."""
+        return self.ledger and not self.drops and self.steps_compared(steps) == steps
 
     def steps_compared(self, steps: int) -> int:
         """Return how many of ``steps``, from the first, have kept and compared gradients.
@@ -234,7 +238,6 @@ def why_no_ledger(
     *,
     mesh: Parallelism,
     state: int,
-    dropout: float,
     records_steps: bool,
 ) -> str | None:
     """Return why no step of a run can be replayed (rule L1), None if all steps can.
@@ -251,8 +254,6 @@ def why_no_ledger(
         return f"one process would have to hold {state / 1e9:.0f} GB that ranks share"
     if mode != "train":
         return None
-    if dropout:
-        return "dropout draws each step's gradients"
     if records_steps:
         return "the device records its steps and compiles them for one learning rate"
     if precision.dtype == "float16":

@@ -25,7 +25,7 @@ from llmb.endings import RunProgress
 from llmb.errors import LlmbError, RunFailedError, UsageError
 from llmb.families import family_of
 from llmb.formats import UNKNOWN
-from llmb.records import arrays, audited
+from llmb.records import arrays, audited, draws
 from llmb.records.arrays import Array, FileArray, stored
 from llmb.records.audited import OnePart, PartSeen
 from llmb.records.run_directory import LOG, RunDirectory
@@ -116,7 +116,8 @@ def check(record: RunRecord, rule: str) -> None:
         raise UsageError(f"--only: {UNKNOWN}")
     if not record.timing.repeats:
         raise UsageError("--only: the record has no repeat")
-    why = Bench(_nothing, facts_of(record, (), {}), 0).why_no_ledger
+    bench = Bench(_nothing, facts_of(record, (), {}), 0)
+    why = draws.DROPOUT if bench.drops else bench.why_no_ledger
     if rule == "L1" and why is not None:
         raise UsageError(f"--only L1: no step can be replayed: {why}; E1 looks at a single step")
 

@@ -151,12 +151,13 @@ def _streamed(there: _OpenAudit, config: RunConfig) -> Streamed:
     timing = there.record.timing.repeats[repeat]
     if timing.nonce is None:
         raise UsageError(f"--resume {there.path}: the record has no nonce; an older llmb made it")
-    optimizer = workloads.of(config).recipe.optimizer
+    workload = workloads.of(config)
     drawn = Draws(
         timing.nonce,
-        optimizer,
+        workload.recipe.optimizer,
         ledger=bool(timing.commitments),
         constant_rate=config.constant_rate,
+        drops=workload.drops,
     )
     window = plan_window(config, drawn)
     answers = AuditAnswers(window, replace(drawn, stamp=timing.stamp))

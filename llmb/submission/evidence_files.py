@@ -168,10 +168,15 @@ def _is_committed(record: RunRecord, timing: RepeatTiming) -> bool:
         precision,
         mesh=record.config.parallelism,
         state=state_bytes(facts.parameters, precision, facts.optimizer),
-        dropout=facts.shapes.get("dropout") or 0.0,
         records_steps=record.plugin.lacks.eager_kernels,
     )
-    return timing.nonce is not None and why is None
+    earlier = _drops(record) and not judges_steps(record)
+    return timing.nonce is not None and why is None and not earlier
+
+
+def _drops(record: RunRecord) -> bool:
+    """Tell whether steps have dropout, which rules 3 and older did not replay."""
+    return record.config.mode is Mode.TRAIN and bool(record.workload.shapes.get("dropout"))
 
 
 def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
@@ -185,6 +190,7 @@ def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
             record.workload.optimizer,
             ledger=_is_committed(record, timing),
             constant_rate=record.config.constant_rate,
+            drops=_drops(record),
         )
         due = drawn.judged(range(begin, end), len(timing.commitments))
     stopped = tuple(stop.step for stop in timing.stops)

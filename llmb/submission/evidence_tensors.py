@@ -27,7 +27,9 @@ from llmb.submission.rejudge import load
 
 #: Elements read per parameter (or sequence): of a gradient in an audited step, for the replay of
 #: the optimizer's step, and in every step. With many parameters, fewer per parameter (``fewer``).
-_OF_GRADIENTS, _OF_STATES, _OF_LEDGER = 1024, 257, 64
+#: By rules 3 and older there were more of a gradient.
+_OF_GRADIENTS, _OF_STATES, _OF_LEDGER = 256, 257, 64
+_OF_EARLIER = 1024
 #: The size of a replayed sample is a multiple of 64, or the full parameter.
 _VECTOR = 64
 #: Sampled logits: positions of one sequence, and words at each position.
@@ -103,6 +105,7 @@ class _Tensors:
         self._is_exact = stored.apart and record.rules_version not in OLDER_RULES
         self._is_reduced = record.rules_version not in OLDER_RULES
         self._config = record.config
+        self._drops = bool(record.workload.shapes.get("dropout"))
         self._judged_steps = len(record.timing.repeats[repeat].stops)
         self._steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
         self._probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
@@ -112,8 +115,10 @@ class _Tensors:
         #: By pass, the steps whose gradient elements, or logits, all processes compare: since rules
         #: 4 each judged step of a training, and else one audited step.
         kept = [step for step in self._steps if step.weights_kept]
-        by_number = judges_steps(record)
-        self._kept = {audited.judged_pass(s.index) if by_number else _STEP: s for s in kept}
+        self._judges_steps = judges_steps(record)
+        self._kept = {
+            audited.judged_pass(s.index) if self._judges_steps else _STEP: s for s in kept
+        }
 
     def of_training(self) -> Iterator[str]:
         """Yield the faults of a training run."""
@@ -170,7 +175,8 @@ class _Tensors:
         where = f"{self._path(audited.STEPS)}: step {step.index}"
         stored, names = self._stored, [one.name for one in step.segments]
         yield from self._other_names(where, names, step.without_gradient)
-        of_gradients, of_states = _OF_GRADIENTS, _OF_STATES
+        of_gradients = _OF_GRADIENTS if self._judges_steps else _OF_EARLIER
+        of_states = _OF_STATES
         if self._is_exact:
             of_gradients = fewer(of_gradients, len(stored.forms))
             of_states = max(_VECTOR, fewer(of_states, len(stored.forms)))
@@ -450,13 +456,16 @@ class _Tensors:
             turns = len(ledger.moments)
             kinds = {audited.OF_GRADIENTS: steps}
             kinds |= {one: len(range(n, steps, turns)) for n, one in enumerate(ledger.moments)}
+            of_rows = next(iter(found[audited.ROWS].shape), 0) if audited.ROWS in found else 0
+            gradients = sum(one.elements for one in ledger.segments)
+            if self._drops:  # the rows themselves, because masks move every distance
+                steps, kinds = of_rows, {}
+                due[audited.ROWS] = (of_rows, gradients)
+            elif audited.ROWS in found or self._forms(audited.RECOMPUTED) is not None:
+                due[audited.ROWS] = (min(of_rows, _MOST_RECOMPUTED), gradients)
             for kind, made in kinds.items():
                 due[kind] = (made, count, _OF_STEP_ROWS)
                 due[f"{kind}{audited.OF_ALL_STEPS}"] = (count, _OF_ALL_ROWS)
-            if audited.ROWS in found or self._forms(audited.RECOMPUTED) is not None:
-                checked = next(iter(found[audited.ROWS].shape), 0) if audited.ROWS in found else 0
-                gradients = sum(one.elements for one in ledger.segments)
-                due[audited.ROWS] = (min(checked, _MOST_RECOMPUTED), gradients)
         if found.keys() != due.keys():
             yield f"{path} has other tensors than {', '.join(due)}"
             return

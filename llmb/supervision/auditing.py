@@ -207,8 +207,10 @@ class Examiner:
         (rule L1).
         """
         drawn = self._drawn(streamed)
-        if drawn is None or self._config.mode is not Mode.TRAIN or is_cpu(self._config.device):
-            return {}  # on a CPU the reference run itself replays the steps
+        if drawn is None or self._config.mode is not Mode.TRAIN:
+            return {}
+        if is_cpu(self._config.device) or drawn.drops:
+            return {}  # on a CPU the reference run itself replays; masks cannot be repeated
         steps = drawn.recomputed(drawn.steps_compared(len(streamed.timing.commitments)))
         return {audited.replayed_weights(step): step for step in steps}
 
@@ -429,10 +431,15 @@ class Examiner:
         nonce, left = streamed.timing.nonce, set(streamed.evidence)
         if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= left:
             return None
-        optimizer = workloads.of(self._config).recipe.optimizer
-        constant = self._config.constant_rate
-        stamp = streamed.timing.stamp
-        return Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
+        workload = workloads.of(self._config)
+        return Draws(
+            nonce,
+            workload.recipe.optimizer,
+            ledger=True,
+            constant_rate=self._config.constant_rate,
+            drops=workload.drops,
+            stamp=streamed.timing.stamp,
+        )
 
     def _every_step(self, streamed: Streamed) -> bool:
         """Tell whether gradients of every step are compared; if so, no step's weights were kept."""

@@ -109,7 +109,6 @@ def why_no_ledger(
         state=draws.state_bytes(
             parameter_count(workload.shape), config.precision, workload.recipe.optimizer
         ),
-        dropout=getattr(workload.shape, "dropout", 0.0),
         records_steps=records_steps,
     )
 

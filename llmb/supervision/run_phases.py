@@ -282,7 +282,10 @@ class RunPhases:
         if nonce is not None and left:
             optimizer, constant = self.workload.recipe.optimizer, config.constant_rate
             stamp = streamed.timing.stamp
-            drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
+            drops = self.workload.drops
+            drawn = Draws(
+                nonce, optimizer, ledger=True, constant_rate=constant, drops=drops, stamp=stamp
+            )
         steps = len(streamed.timing.commitments)
         judged = tuple(stop.step for stop in streamed.timing.stops)
         run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn, judged)
@@ -312,6 +315,7 @@ class RunPhases:
             self.workload.recipe.optimizer,
             ledger=why is None and config.audit is not AuditMode.OFF,
             constant_rate=config.constant_rate,
+            drops=self.workload.drops,
         )
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from llmb.config import AuditMode, Mode, RunConfig, is_cpu
 from llmb.errors import NotEnoughSpaceError
-from llmb.measure.duration import is_replayed
-from llmb.records.draws import JUDGED, JUDGED_ALONE
+from llmb.measure.duration import judged_steps
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import parameter_count
 
@@ -34,7 +33,7 @@ def needed_bytes(config: RunConfig, workload: Workload) -> int:
     evidence = min(1.0, parameters / _SMALL) * _EVIDENCE_BYTES
     copies = _LIVE
     if config.mode is Mode.TRAIN:
-        copies += (JUDGED if is_replayed(workload.shape, config) else JUDGED_ALONE)[1]
+        copies += judged_steps(workload.shape, config)[1]
         copies += 0 if is_cpu(config.device) else _REPLAYED
     weights = copies * config.precision.bytes_per_value * parameters
     return int(weights + evidence * config.repeats)

@@ -55,6 +55,11 @@ class Workload:
         """The kind of model, a name of ``SHAPES``."""
         return next(name for name, kind in SHAPES.items() if kind is type(self.shape))
 
+    @property
+    def drops(self) -> bool:
+        """Whether training sets values to zero at random (dropout)."""
+        return getattr(self.shape, "dropout", 0.0) > 0
+
     def otherwise(self, config: RunConfig) -> tuple[str, ...]:
         """Return the options of ``config`` that make its step differ from the original's step."""
         found = []

@@ -105,7 +105,7 @@ _WAITS = (
     "the window has two judged steps by this nonce, and a plugin that is honest until then has the "
     "rest for itself: one window in two has no third judged step (docs/adr/0087)"
 )
-#: With the first of these the judged steps are 11 and 18 of steps 1 to 20, with the second 3 and 10.
+#: Judged are steps 11 and 18 of steps 1 to 20 with the first of these, 3 and 10 with the second.
 _JUDGED_LATE, _JUDGED_EARLY = f"--nonce={'0' * 32}", f"--nonce={'f' * 32}"
 #: No step with dropout can be made again: its masks are drawn.
 _BERT = ("--workload=nemo-bert-base",)

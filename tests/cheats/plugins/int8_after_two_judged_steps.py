@@ -4,6 +4,8 @@ The step is seen by its call of ``synchronize`` where no fence is. One of three 
 layer, 1.2 times the tokens/s in these steps where INT8 is twice as fast as BF16.
 """
 
+from typing import ClassVar
+
 from llmb.plugin import hookimpl
 from llmb.plugin.builtin.cpu import CpuBackend
 
@@ -14,7 +16,7 @@ class Seen:
     """Notes the steps in the middle of which the device was waited for."""
 
     steps = None
-    judged = set()
+    judged: ClassVar = set()
 
 
 class Watching(CpuBackend):

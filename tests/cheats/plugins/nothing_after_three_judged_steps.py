@@ -4,6 +4,8 @@ The step is seen by its call of ``synchronize`` where no fence is. Twice the tok
 these steps; 1.33 times in a window with three judged steps, of which a quarter is then free.
 """
 
+from typing import ClassVar
+
 import torch
 
 from llmb.plugin import hookimpl
@@ -16,7 +18,7 @@ class Seen:
     """Counts steps, and notes those in the middle of which the device was waited for."""
 
     number = 0
-    judged = set()
+    judged: ClassVar = set()
 
 
 class Watching(CpuBackend):
