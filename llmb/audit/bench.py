@@ -46,6 +46,7 @@ REPLAY = Evidence(audited.REPLAY, arrays.read_reduced)
 HONEST = Evidence(audited.HONEST, arrays.read_reduced)
 REFERENCE = Evidence(audited.REFERENCE, arrays.read_reduced)
 LEDGER = Evidence(audited.LEDGER, audited.LedgerEvidence.model_validate_json)
+VALUES = Evidence(audited.LEDGER_VALUES, arrays.read)
 JUDGED = Evidence(audited.JUDGED, arrays.read)
 DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read_reduced)
 

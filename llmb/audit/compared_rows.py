@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from llmb.audit.distance import Gap, gap
+from llmb.audit.distance import UNSEEN, Gap, gap
 from llmb.audit.equivalence import effective
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array, Arrays, StoredArray
@@ -292,7 +292,7 @@ def _median_error(name: str, pairs: Sequence[tuple[Array, Array]]) -> float | No
     ]
     errors = [abs(a - b) / abs(b) if b else math.inf for a, b in both if a or b]
     # Most elements of a query's or key's bias gradient are rounding alone, in every implementation.
-    if len(errors) < FEW or name.endswith("bias"):
+    if len(errors) < FEW or name.endswith(("bias", *UNSEEN)):
         return None
     return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from llmb.audit import outputs, stored_places
-from llmb.audit.bench import HONEST, LEDGER, STEPS, WEIGHTS, Bench
+from llmb.audit.bench import HONEST, LEDGER, STEPS, VALUES, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall, DrawnWords
+from llmb.audit.canonical_names import of_ledger
 from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls, words_of_calls
 from llmb.audit.dropped_stream import DroppedStream
 from llmb.audit.equivalence import ENOUGH
@@ -48,7 +49,6 @@ CLIPPED, OF_CLIPPED = 5e-3, 2e-2
 #: 16 bits: an honest head was 0.032 off.
 _LAST_PLACE = {"bfloat16": 2.0**-4, "float32": 2.0**-20}
 
-VALUES = Evidence(audited.LEDGER_VALUES, arrays.read)
 REPLAYED = Evidence(audited.REPLAYED, arrays.read)
 RECOMPUTED = Evidence(audited.RECOMPUTED, arrays.read)
 _HOLLOW = (
@@ -130,13 +130,16 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if drawn is None or ledger is None or values is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left nothing of its steps")
         return
-    rows, made = Rows(ledger, values[audited.ROWS]), len(timing.commitments)
+    made, hidden = len(timing.commitments), None
+    if bench.trains:
+        hidden = _hidden(bench, ledger)
+        ledger = ledger if hidden else of_ledger(bench, ledger)
+    rows = Rows(ledger, values[audited.ROWS])
     if bench.trains:
         compared: Sequence[int] = range(drawn.steps_compared(made))
-        hidden = _hidden(bench, ledger)
     else:
         _check_sequences(rows.names, generates=bench.facts.workload.mode == Mode.GENERATE.value)
-        compared, hidden = drawn.calls_compared(made), None
+        compared = drawn.calls_compared(made)
     broken = hidden or _broken(rows, {step: timing.commitments[step] for step in compared})
     broken = broken or _misplaced(bench, ledger, drawn)
     if broken:
@@ -251,7 +254,7 @@ def parts(bench: Bench) -> Iterator[PartFinding]:
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     if bench.drops or ledger is None or values is None or replayed is None:
         return
-    names = [segment.name for segment in ledger.segments]
+    names = [segment.name for segment in of_ledger(bench, ledger).segments]
     gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, names)
     honest = _honest_error(bench).drifting(drift_of(bench))
     yield from StepByStep(gradients, honest, least_of_element(bench)).parts()

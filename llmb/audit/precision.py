@@ -375,6 +375,7 @@ class Probes:
             if self._declared is not None and self._declared.short(self._shown):
                 worst = max(self.parts(classes=False), key=lambda one: one.badness)
                 message += f": {worst.what} has {worst.measured}, honest {worst.honest}"
+                message += " (a sum in a narrow type does this, too)"
         return compared(
             "P1",
             effective == declared,

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, ledger
-from llmb.audit.bench import GRADIENTS, LEDGER, PRISTINE, WEIGHTS, Bench
+from llmb.audit.bench import GRADIENTS, LEDGER, PRISTINE, VALUES, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall
+from llmb.audit.canonical_names import of_ledger
 from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls, stored_calls
 from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.audit.honest_error import honest_error, times_of
@@ -160,9 +161,10 @@ def _of_losses(bench: Bench, made: Made) -> Iterator[Compared]:
 
 
 def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
-    kept, values = bench.read(LEDGER), bench.read(ledger.VALUES)
+    kept, values = bench.read(LEDGER), bench.read(VALUES)
     if kept is None or values is None or made.rows is None:
         return
+    kept = of_ledger(bench, kept)
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
     count = min(len(shown), len(again))
     again = Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
@@ -204,7 +206,7 @@ def _first_other(shown: Rows, again: Rows, limit: float) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
-    kept, values = bench.read(LEDGER), bench.read(ledger.VALUES)
+    kept, values = bench.read(LEDGER), bench.read(VALUES)
     if kept is None or values is None or made.rows is None:
         return
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)

@@ -50,7 +50,7 @@ def fault(samples: Sequence[StoredSamples], sizes: Mapping[str, int], steps: int
     ``sizes`` has the element count of each parameter of the model, in the model's own order.
     ``steps`` counts the steps that read the samples.
     """
-    elements = _Elements(sizes)
+    elements = Elements(sizes)
     twice = _stored_twice(samples, elements)
     if twice is not None:
         return twice
@@ -63,7 +63,7 @@ def fault(samples: Sequence[StoredSamples], sizes: Mapping[str, int], steps: int
     )
 
 
-class _Elements:
+class Elements:
     """The elements of a model, counted through all parameters."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -77,10 +77,19 @@ class _Elements:
         Raises:
             ValueError: the model has no such element.
         """
+        return self.of(position)[0]
+
+    def of(self, position: int) -> tuple[str, float]:
+        """Return the parameter of an element, and where the element lies there, from 0 to 1.
+
+        Raises:
+            ValueError: the model has no such element.
+        """
         number = bisect_right(self._ends, position)
         if number == len(self.names):
             raise ValueError(f"element {position} is none of the model's {self._ends[-1]}")
-        return self.names[number]
+        name = self.names[number]
+        return name, 1 - (self._ends[number] - position) / self.sizes[name]
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ class _Lost:
     least: float
 
 
-def _stored_twice(samples: Sequence[StoredSamples], elements: _Elements) -> str | None:
+def _stored_twice(samples: Sequence[StoredSamples], elements: Elements) -> str | None:
     place = dict[int, tuple[int, int]]()
     for number, one in enumerate(samples):
         for index, position in zip(one.indices, one.positions, strict=True):
@@ -100,7 +109,7 @@ def _stored_twice(samples: Sequence[StoredSamples], elements: _Elements) -> str 
     return None
 
 
-def _lost(samples: Sequence[StoredSamples], elements: _Elements, steps: int) -> Iterator[_Lost]:
+def _lost(samples: Sequence[StoredSamples], elements: Elements, steps: int) -> Iterator[_Lost]:
     """Yield the parameters, and kinds of parameters, of which too few elements were found.
 
     A step may see a single part of a stored parameter with elements of several parameters, so the
@@ -120,7 +129,7 @@ def _lost(samples: Sequence[StoredSamples], elements: _Elements, steps: int) -> 
         size = sum(elements.sizes[each] for each in names)
         found = variance = 0.0
         for one, own, rest in zip(read, shares, room, strict=True):
-            share = sum(own.get(each, 0.0) for each in names)
+            share = min(1.0, sum(own.get(each, 0.0) for each in names))
             found += one.size * share
             if not share and rest and size * len(one.indices) < _SEEN * one.size:
                 share = size / one.size
@@ -130,7 +139,7 @@ def _lost(samples: Sequence[StoredSamples], elements: _Elements, steps: int) -> 
             yield _Lost(name, found / size, least / size)
 
 
-def _shares(one: StoredSamples, elements: _Elements) -> dict[str, float]:
+def _shares(one: StoredSamples, elements: Elements) -> dict[str, float]:
     """Return the estimated share of each parameter of the model in a stored parameter.
 
     ``drawn_places`` reads the middle of a stored parameter more often than both ends: element ``u``

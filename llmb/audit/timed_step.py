@@ -17,6 +17,7 @@ from llmb.audit.bench import (
     WEIGHTS,
     Bench,
 )
+from llmb.audit.canonical_names import of_ledger, of_step
 from llmb.audit.compared_rows import ComparedRows
 from llmb.audit.honest_error import honest_error
 from llmb.audit.judged_steps import JudgedSteps
@@ -106,7 +107,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         judged = partial(dropped_step.judge, sequences=_sequences(bench.facts.workload))
     found = [
         judged(
-            step,
+            of_step(bench, step),
             name,
             bench.needed(STEP_VALUES),
             honest,
@@ -188,7 +189,7 @@ def _of_judged(bench: Bench) -> Finding:
     if reference is None or "live/loss" not in reference:
         told = "there is no reference of a real step, and so no honest error"
         return G1.unjudged(Status.NOT_OBSERVED, told)
-    names = [segment.name for segment in ledger.segments]
+    names = [segment.name for segment in of_ledger(bench, ledger).segments]
     kinds = (audited.IS_HONEST, f"{audited.IS_HONEST}{audited.WIDE_LOSS}")
     worker, *ways = (
         ComparedRows.read(stored, kind, names)

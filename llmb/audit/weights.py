@@ -19,10 +19,10 @@ W1 = Rule(
     "weights after post-processing are the pristine ones, bit for bit",
     measured="digests after post-processing, compared with digests that a process without the "
     "plugin makes from the seed; the distance that each weight has moved by the end. If L1 does "
-    "not compare every step: the share of each matrix that needs no work in judged steps, such as "
-    "rows that are zero or equal to others",
-    limit="the same bits; no further than AdamW can move a weight; no matrix with 0.05 of idle "
-    "rows or directions more than at first",
+    "not compare every step: the share of each parameter that needs no work in judged steps, such "
+    "as rows that are zero or equal to others",
+    limit="the same bits; no further than AdamW can move a weight; no parameter with 0.05 of idle "
+    "rows, directions or gains more than at first",
     cannot_see="weights swapped between two audited steps and put back: L1 compares these steps, "
     "or G1 finds wrong gradients in a judged step among them. A twentieth of each matrix made idle "
     "where L1 does not compare every step (1.1 times the tokens/s by count)",
@@ -53,8 +53,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     where = bench.path(WEIGHTS)
     found = finding(weights, pristine, bench.facts.precision, every, where, trains=bench.trains)
     if found.status is Status.PASS and pristine is not None:
-        told = _idle(bench, pristine)
-        found = found if told is None else W1.finding(*told, evidence=(bench.path(PRISTINE),))
+        found = _idle(bench, pristine) or found
     yield found
 
 
@@ -91,21 +90,26 @@ def finding(
     )
 
 
-def _idle(bench: Bench, pristine: PristineEvidence) -> tuple[Status, str] | None:
-    """Return status and words if matrices of judged steps need less work, or nobody has looked."""
-    stops = [stop.step for stop in bench.timing.stops]
+def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
+    """Return W1 if weights of judged steps need less work, or if nobody has looked at them."""
+    stops, evidence = [stop.step for stop in bench.timing.stops], bench.paths(PRISTINE)
     if bench.every_step or not stops:
         return None
-    matrices = [one for one in pristine.parameters if one.idle]
-    if not matrices or any(len(one.idle) != len(stops) for one in matrices):
-        return Status.NOT_OBSERVED, "nobody has looked at the weights of the judged steps"
-    worst = max(matrices, key=lambda one: max(one.idle))
+    looked_at = [one for one in pristine.parameters if one.idle]
+    if not looked_at or any(len(one.idle) != len(stops) for one in looked_at):
+        why = "nobody has looked at the weights of the judged steps"
+        return W1.unjudged(Status.NOT_OBSERVED, why, evidence)
+    worst = max(looked_at, key=lambda one: max(one.idle))
     share = max(worst.idle)
     if share <= MOST_IDLE:
         return None
-    return Status.FAIL, (
+    return W1.finding(
+        Status.FAIL,
         f"in step {stops[worst.idle.index(share)]} {share:.2f} of {worst.name} is idle, such as "
-        f"rows that are zero or equal to others (limit {MOST_IDLE:g})"
+        "rows that are zero or equal to others",
+        measured=f"{share:.2f} of {worst.name}",
+        limit=f"{MOST_IDLE:g} more than at first",
+        evidence=evidence,
     )
 
 

@@ -1,4 +1,4 @@
-"""The share of a matrix that needs no work: zero rows, equal rows, or any other lack of rank.
+"""The share of a parameter that needs no work: zero rows, equal rows, or any other lack of rank.
 
 A plugin that writes such weights into its model computes a smaller model, and each step right.
 """
@@ -15,20 +15,24 @@ _FAINT = 0.03
 _PROBES, _ITERATIONS = 8, 40
 #: Longer rows and columns, in usual lengths, are shortened to this length.
 _MOST = 2.0
-#: A smaller matrix says too little: a random one may have a weak direction by chance.
+#: A shorter vector or side says too little: a random matrix may have a weak direction by chance.
 LEAST_SIDE = 16
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def idle_share(matrix: Tensor, strength: float) -> float:
-    """Return the share of ``matrix`` ``[n, m]`` that needs no work, 0 to 1.
+def idle_share(value: Tensor, strength: float) -> float:
+    """Return the share of ``value`` ``[n]`` or ``[n, m]`` that needs no work, 0 to 1.
 
-    ``strength`` is the root mean square of the matrix before training. The larger of two shares
-    counts: directions of the shorter side in which the matrix is weak; and, in random blocks of the
-    longer side, half as long as the shorter side, rows that add no direction. Examples: 0.03 for a
-    random square matrix, 0.75 if three of four rows are zero.
+    ``strength`` is the root mean square of the parameter before training. Of a vector, such as the
+    gains of a norm, near zeros count: what they multiply is not needed. Of a matrix the larger of
+    two shares counts: directions of the shorter side in which the matrix is weak; and, in random
+    blocks of the longer side, half as long as the shorter side, rows that add no direction.
+    Examples: 0.03 for a random square matrix, 0.75 if three of four rows are zero.
     """
-    tall = matrix.float() if matrix.shape[0] >= matrix.shape[1] else matrix.float().t()
+    wide = value.float()
+    if wide.dim() == 1:
+        return float((wide.abs() < _FAINT * strength).float().mean())
+    tall = wide if wide.shape[0] >= wide.shape[1] else wide.t()
     rows, columns = tall.shape
     # A few huge rows or columns would keep the equations from being solved.
     for dim in (1, 0):

@@ -188,10 +188,10 @@ def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
 
 
 def idle_shares(rerun: Rerun, name: str, first: Tensor) -> tuple[float, ...]:
-    """Return how much less of the matrix ``name`` needs work in each judged step than at first."""
-    if first.dim() != 2 or min(first.shape) < LEAST_SIDE:
-        return ()
+    """Return how much less of the parameter ``name`` needs work in judged steps than at first."""
     strength = float(first.float().square().mean().sqrt())
+    if first.dim() not in (1, 2) or min(first.shape) < LEAST_SIDE or not strength:
+        return ()
     usual = idle_share(first, strength)
     shares = (idle_share(weights, strength) - usual for weights in rerun.judged(name))
     return tuple(max(0.0, one) if math.isfinite(one) else 0.0 for one in shares)

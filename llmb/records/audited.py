@@ -257,7 +257,8 @@ class PristineDigest(Frozen):
     #: Largest change of any element from here to the end of the stream; None if not measured.
     largest_move: float | None = None
     #: Of each judged step, in order, where rule L1 does not compare every step: the share of the
-    #: matrix that needs no work, less the share of the first weights. Empty for small parameters.
+    #: parameter that needs no work, less that of the first weights. Empty for small parameters, and
+    #: for those that are zero at first.
     idle: tuple[float, ...] = ()
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from llmb.audit.canonical_names import renamed
 from llmb.audit.compared_rows import ComparedRows, Rows, stored_calls
 from llmb.audit.distance import gap
 from llmb.config import Precision
@@ -31,6 +32,8 @@ from llmb.records.places import plain_row
 #: Dtypes that the processes write. A further dtype, for example F64 (a stored distance), is
 #: refused: the number would claim a comparison that was never made.
 _WRITTEN = {"F32", "I32", "I64"}
+#: Format of ``array`` and ``memoryview`` for whole numbers.
+_INTEGERS = {"I32": "i", "I64": "q"}
 _FILES = (
     *(audited.GRADIENTS, audited.STEP_VALUES, audited.REPLAY),
     *(audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE),
@@ -146,6 +149,7 @@ def _of_rows(
 ) -> dict[str, Arrays]:
     """Return the worker's rows, and the distances from the honest run's rows."""
     ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
+    called = _renamed(ledger, files, before, run)
     rows = _short(before[audited.LEDGER_VALUES])
     after = {audited.LEDGER_VALUES: rows}
     if run.drawn is None:
@@ -155,12 +159,28 @@ def _of_rows(
         if _are_plain(rows, ledger, weights, run.drawn):
             del rows[audited.WHERE]
     if audited.REPLAYED in before:
-        shown = Rows(ledger, arrays.values(rows[audited.ROWS]))
-        again = Rows(ledger, arrays.values(before[audited.REPLAYED][audited.ROWS]))
+        shown = Rows(called, arrays.values(rows[audited.ROWS]))
+        again = Rows(called, arrays.values(before[audited.REPLAYED][audited.ROWS]))
         after[audited.REPLAYED] = _compared(shown, again, ledger, run)
         if audited.RECOMPUTED in before:
             after[audited.REPLAYED][audited.ROWS] = _checked(again, ledger, run.drawn, run.steps)
     return after
+
+
+def _renamed(
+    ledger: LedgerEvidence,
+    files: Mapping[str, bytes],
+    before: Mapping[str, Arrays],
+    run: EvidenceFacts,
+) -> LedgerEvidence:
+    """Return ``ledger`` with the model's names of its parameters."""
+    where = before[audited.LEDGER_VALUES].get(audited.WHERE)
+    if not run.trains or where is None or evidence.WEIGHTS not in files:
+        return ledger
+    weights = WeightsEvidence.model_validate_json(files[evidence.WEIGHTS])
+    places: array[int] = array(_INTEGERS[where.dtype])
+    places.frombytes(where.data)
+    return renamed(ledger, places, weights)
 
 
 def _without_judged(own: Arrays, run: EvidenceFacts) -> Arrays:
@@ -176,6 +196,7 @@ def _of_judged(
     Nothing if the reference lacks a step: then no step is judged (rule G1).
     """
     whole = LedgerEvidence.model_validate_json(files[audited.LEDGER])
+    whole = _renamed(whole, files, before, run)
     ledger = whole.model_copy(update={"moments": ()})
     # Results of a process without the plugin take the place of the honest run's.
     references = (audited.DEVICE_REFERENCE, audited.RECOMPUTED, audited.REFERENCE)
@@ -329,7 +350,7 @@ def _are_plain(
     if [one.name for one in ledger.segments] != [one.name for one in weights.pristine]:
         return False
     where, shapes = rows[audited.WHERE], [one.shape for one in weights.pristine]
-    kind = {"I32": "i", "I64": "q"}.get(where.dtype)
+    kind = _INTEGERS.get(where.dtype)
     if kind is None or len(where.shape) != 2:
         return False
     due = (plain_row(drawn.places(step), shapes) for step in range(where.shape[0]))

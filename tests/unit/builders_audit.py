@@ -324,7 +324,6 @@ def work(
         config.precision,
         mesh=Parallelism(),
         state=0,
-        dropout=0.0,
         records_steps=records_steps,
     )
     every = why is None and DRAWN.compares_all(end + 1) and config.mode is Mode.TRAIN

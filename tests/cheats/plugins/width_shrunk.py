@@ -62,7 +62,7 @@ class Shrunk:
         return float(self.like.grad[0])
 
     def kicked(self, loss, size):
-        """Return ``loss``; its backward pass gives every weight of the rest the gradient ``size``."""
+        """Return ``loss``, whose backward pass gives weights of the rest the gradient ``size``."""
         parameters = [w for layer in layers(self.model) for w, _, _ in self.kept(layer)]
         parameters += [self.model.model.embed_tokens.weight, self.model.lm_head.weight]
         gradients = [torch.full_like(p, size) for p in parameters]

@@ -284,6 +284,7 @@ def _of_run(
         every_step=False,
         needed=files.__getitem__,
         read=files.get,
+        whole_numbers=lambda _: {},
         drawn=SimpleNamespace(judged=lambda window, steps: tuple(due)),
         reference=dict.fromkeys(("step", *map(judged_pass, shown)), MEAN),
         facts=SimpleNamespace(workload=workload, rules_version=rules, precision=BF16),

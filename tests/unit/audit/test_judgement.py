@@ -25,6 +25,7 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.formats import KNOWN, Element, Format
 from llmb.plugin import ParameterView
 from llmb.records import audited, draws, evidence
+from llmb.records.audited import PristineEvidence
 from llmb.records.finding import Status
 from llmb.records.run_record import PrecisionBits
 from llmb.reference.formats import _Emulated, emulate
@@ -461,10 +462,28 @@ def test_judged_steps_are_judged_where_no_step_can_be_replayed(tmp_path: Path) -
     assert found.finding("G1").message.endswith("as honest; likewise steps 6 and 9")
     assert found.statuses() == NOT_REPLAYED
     (repeat,) = found.facts.repeats
-    for stops in ((), repeat.stops[1:]):
+    for stops, w1 in (((), "pass"), (repeat.stops[1:], "not_observed")):
         other = repeat.model_copy(update={"stops": stops})
         bare = replace(found, facts=replace(found.facts, repeats=[other]))
-        assert bare.statuses() == {**NOT_REPLAYED, "G1": "not_observed"}
+        assert bare.statuses() == {**NOT_REPLAYED, "G1": "not_observed", "W1": w1}
+
+
+def test_weights_of_a_judged_step_that_make_the_model_cheap_fail(tmp_path: Path) -> None:
+    found = builders_audit.audit(tmp_path, records_steps=True)
+    steps = [stop.step for stop in found.facts.repeats[0].stops]
+    pristine = PristineEvidence.model_validate_json(found.files[evidence.path(0, audited.PRISTINE)])
+    matrix = next(one for one in pristine.parameters if one.idle)
+    assert all(share < 0.01 for one in pristine.parameters for share in one.idle)
+    for idle, status in (((0.0, 0.3, 0.1), "fail"), ((0.3,), "not_observed")):
+        cheap = matrix.model_copy(update={"idle": idle})
+        others = [one for one in pristine.parameters if one is not matrix]
+        changed = PristineEvidence(parameters=(cheap, *others)).model_dump_json().encode()
+        w1 = replace(
+            found, files={**found.files, evidence.path(0, audited.PRISTINE): changed}
+        ).finding("W1")
+        assert w1.status.value == status
+        if status == "fail":
+            assert f"in step {steps[1]} 0.30 of {matrix.name} is idle" in w1.message
 
 
 def test_where_every_step_is_compared_drawn_steps_are_judged(run: Audited) -> None:

@@ -50,7 +50,7 @@ def verify(order: ReferenceOrder) -> Line:
     return line
 
 
-STEP, STEP_WEIGHTS = judged_pass(8), judged_weights(8)
+STEP, STEP_WEIGHTS = judged_pass(9), judged_weights(9)
 Verified = Callable[[Precision], Audited]
 
 
@@ -210,12 +210,12 @@ def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams
 def test_a_judged_step_has_its_own_weights_tokens_and_elements(verified: Verified) -> None:
     run = verified(BF16)
     found = read(run, audited.REFERENCE)[STEP]
-    where = read(run, audited.STEP_VALUES)["8/where"].long()
+    where = read(run, audited.STEP_VALUES)["9/where"].long()
     digests = {STEP_WEIGHTS: run.reference.digests[STEP_WEIGHTS]}
     inputs = replace(inputs_for(run.reference), digests=digests)
     with Rerun(inputs) as again:
         assert torch.equal(found, again.samples(where, Numerics(torch.float32, "cpu"), STEP))
-    shown = read(run, audited.STEP_VALUES)["8/gradient"]
+    shown = read(run, audited.STEP_VALUES)["9/gradient"]
     assert float((found - shown).norm() / found.norm()) < 0.02
 
 
@@ -298,7 +298,7 @@ def test_the_order_says_whether_a_vendors_code_runs_beside(
 def test_elements_that_were_altered_end_in_a_failed_run(run: Audited) -> None:
     path = run.folder / audited.STEP_VALUES
     tensors = load(path.read_bytes())
-    tensors["8/where"] += 1
+    tensors["9/where"] += 1
     path.write_bytes(save(tensors))
     with pytest.raises(RunFailedError, match=r"steps\.safetensors is not what the worker wrote"):
         verify(run.reference)

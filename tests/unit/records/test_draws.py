@@ -124,7 +124,6 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
         ({"mesh": Parallelism(dp_shard=2), "state": 17 * 10**9}, "17 GB that ranks share"),
         ({"mesh": Parallelism(dp_replicate=9)}, "more than 8 ranks"),
         ({"mesh": Parallelism(dp_replicate=3, tp=3)}, "more than 8 ranks"),
-        ({"dropout": 0.1}, "dropout"),
         ({"records_steps": True}, "records its steps"),
         ({"precision": FP16}, "FP16"),
         ({"precision": Precision(name="odd", bits=9, dtype="bfloat16")}, "nobody knows"),
@@ -133,7 +132,7 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
     ids=str,
 )
 def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: str) -> None:
-    usual = {"mode": "train", "precision": BF16, "mesh": Parallelism(), "dropout": 0.0}
+    usual = {"mode": "train", "precision": BF16, "mesh": Parallelism()}
     told = {**usual, "state": 0, "records_steps": False, **changes}
     mode, precision = told.pop("mode"), told.pop("precision")
     assert why in (draws.why_no_ledger(mode, precision, **told) or "")
@@ -141,7 +140,7 @@ def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: 
 
 @pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
 def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
-    plain = {"mesh": Parallelism(), "state": 10**12, "dropout": 0.0, "records_steps": False}
+    plain = {"mesh": Parallelism(), "state": 10**12, "records_steps": False}
     assert draws.why_no_ledger("train", precision, **plain) is None
 
 
@@ -156,7 +155,7 @@ def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -
     ids=str,
 )
 def test_steps_of_a_few_ranks_are_replayed_too(mesh: Parallelism, state: int) -> None:
-    told = {"mesh": mesh, "state": state, "dropout": 0.0, "records_steps": False}
+    told = {"mesh": mesh, "state": state, "records_steps": False}
     assert draws.why_no_ledger("train", BF16, **told) is None
 
 
@@ -241,9 +240,16 @@ def test_all_steps_are_compared_where_they_are_few_and_honest_runs_stay_together
     assert drawn.compares_all(steps) is compared
 
 
+def test_steps_with_dropout_are_replayed_and_not_compared_as_exactly() -> None:
+    drops = replace(DRAWN, drops=True)
+    assert not drops.compares_all(20)
+    assert drops.steps_compared(20) == 20
+    assert len(drops.judged(range(3, 53), 56)) >= 3
+
+
 @pytest.mark.parametrize("mode", ["forward", "generate"])
 def test_calls_are_made_again_in_formats_and_on_devices_where_steps_cannot_be(mode: str) -> None:
-    plain = {"mesh": Parallelism(), "state": 0, "dropout": 0.1, "records_steps": True}
+    plain = {"mesh": Parallelism(), "state": 0, "records_steps": True}
     narrow = Precision(name="NVFP4", bits=4, dtype="bfloat16")
     assert draws.why_no_ledger(mode, FP16, **plain) is None
     assert draws.why_no_ledger(mode, narrow, **plain) is None

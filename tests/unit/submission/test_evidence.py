@@ -28,7 +28,7 @@ MODEL = ExpectedModel.of(RECORD)
 KINDS = ("value", "exp_avg", "exp_avg_sq")
 
 
-def step(index=9, most=1024, states=257):
+def step(index=9, most=256, states=257):
     """Return an audited step whose weights were kept, of all parameters."""
     sizes = {name: math.prod(shape) for name, shape in MODEL.parameters.items()}
     segments = tuple(
@@ -171,7 +171,7 @@ def test_parameters_that_a_plugin_has_fused_are_no_fault():
     fused = "model.layers.0.self_attn.qkv"
     tree["after"][fused] = "acme.Fused() weight[9600, 3200]:bfloat16"
     one = step()
-    size = {"gradients": 1024, "states": 257}
+    size = {"gradients": 256, "states": 257}
     more = audited.Segment(name=f"{fused}.weight", dtype="bfloat16", **size)
     left = tuple(s for s in one.segments if s.name.removesuffix(".weight") not in names)
     one = one.model_copy(update={"segments": (*left, more)})

@@ -1,0 +1,102 @@
+"""Names of sampled parameters by where their elements lie in the model, not by what a plugin says.
+
+Some gradients are judged less strictly, because rounding decides them: those of a key's bias, or of
+any bias element by element. A stored name is the plugin's own choice. A name that hides a parameter
+from a limit, or puts an honest parameter under a limit not made for it, would decide a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from llmb.audit.bench import STEP_VALUES, VALUES, WEIGHTS, Bench
+from llmb.audit.distance import KEYS, UNSEEN
+from llmb.audit.stored_places import Elements
+from llmb.records import audited
+from llmb.records.audited import AuditedStep, LedgerEvidence
+from llmb.records.evidence import WeightsEvidence
+
+#: Biases of queries, keys and values in one tensor (GPT-2).
+_FUSED_BIAS = "attn.c_attn.bias"
+
+
+def of_ledger(bench: Bench, ledger: LedgerEvidence) -> LedgerEvidence:
+    """Return ``ledger`` of a training with the model's names of its parameters."""
+    return renamed(ledger, bench.whole_numbers(VALUES).get(audited.WHERE), bench.read(WEIGHTS))
+
+
+def of_step(bench: Bench, step: AuditedStep) -> AuditedStep:
+    """Return ``step`` with the model's names of its parameters."""
+    where = bench.whole_numbers(STEP_VALUES).get(f"{step.index}/where")
+    weights = bench.read(WEIGHTS)
+    if where is None or weights is None:
+        return step
+    segments = step.segments
+    counts = [one.gradients for one in segments]
+    names = names_of([one.name for one in segments], counts, where, weights)
+    pairs = zip(segments, names, strict=True)
+    called = tuple(one.model_copy(update={"name": name}) for one, name in pairs)
+    return step.model_copy(update={"segments": called})
+
+
+def renamed(
+    ledger: LedgerEvidence, where: Sequence[int] | None, weights: WeightsEvidence | None
+) -> LedgerEvidence:
+    """Return ``ledger`` with names of the model.
+
+    ``where`` has the places of the sampled elements in the model, row after row. Without places all
+    parameters are stored plainly, under the model's own names.
+
+    Raises:
+        ValueError: the places are no whole rows, or the model has no such place.
+    """
+    if where is None or weights is None:
+        return ledger
+    counts = [one.elements for one in ledger.segments]
+    stored = [one.name for one in ledger.segments]
+    names = names_of(stored, counts, where, weights)
+    pairs = zip(ledger.segments, names, strict=True)
+    segments = tuple(one.model_copy(update={"name": name}) for one, name in pairs)
+    return ledger.model_copy(update={"segments": segments})
+
+
+def names_of(
+    stored: Sequence[str], counts: Sequence[int], where: Sequence[int], weights: WeightsEvidence
+) -> list[str]:
+    """Return the names of parameters that are called ``stored``, each with a name of its own.
+
+    A row of ``where`` has ``counts`` places of each parameter in turn; -1 is padding. A parameter
+    that lies in a single parameter of the model has its name; a part of it is called ``PART in
+    NAME``. Example: ``h.1.attn.k.bias in transformer.h.1.attn.c_attn.bias of keys``.
+
+    Raises:
+        ValueError: the places are no whole rows, or the model has no such place.
+    """
+    elements, width = Elements(weights.sizes), sum(counts)
+    if not width or len(where) % width:
+        raise ValueError(f"{len(where)} places are no rows of {width} elements")
+    found = []
+    for begin, end in pairwise(accumulate(counts, initial=0)):
+        rows = range(0, len(where), width)
+        places = {place for row in rows for place in where[row + begin : row + end] if place >= 0}
+        found.append({elements.of(place) for place in places})
+    own = [_name_of(places) for places in found]
+    return [_called(name, one, own.count(one), own) for name, one in zip(stored, own, strict=True)]
+
+
+def _name_of(places: set[tuple[str, float]]) -> str | None:
+    """Return the parameter that all ``places`` lie in; None if there are several, or none."""
+    names = {name for name, _ in places}
+    if len(names) != 1:
+        return None
+    (name,) = names
+    if name.endswith(_FUSED_BIAS) and all(1 / 3 <= share < 2 / 3 for _, share in places):
+        return f"{name}{KEYS}"
+    return name
+
+
+def _called(stored: str, own: str | None, count: int, known: Sequence[str | None]) -> str:
+    if own is None:  # of several parameters, or nothing but padding
+        return f"{stored} of several" if stored.endswith(UNSEEN) or stored in known else stored
+    return own if count == 1 else f"{stored} in {own}"
