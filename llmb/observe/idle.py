@@ -12,11 +12,13 @@ from torch import Tensor
 
 #: Directions in which a matrix is below this share of its usual strength need hardly any work.
 _FAINT = 0.03
-_PROBES, _ITERATIONS = 8, 40
+_PROBES, _ITERATIONS = 4, 30
+#: Most rows of the longer side, in rows of the shorter side: so many are drawn at random.
+_LONGEST = 4
 #: Longer rows and columns, in usual lengths, are shortened to this length.
 _MOST = 2.0
 #: A shorter vector or side says too little: a random matrix may have a weak direction by chance.
-LEAST_SIDE = 16
+LEAST_SIDE = 32
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -34,16 +36,17 @@ def idle_share(value: Tensor, strength: float) -> float:
         return float((wide.abs() < _FAINT * strength).float().mean())
     tall = wide if wide.shape[0] >= wide.shape[1] else wide.t()
     rows, columns = tall.shape
+    generator = torch.Generator().manual_seed(0)
+    tall = tall[torch.randperm(rows, generator=generator)[: _LONGEST * columns]]
     # A few huge rows or columns would keep the equations from being solved.
     for dim in (1, 0):
         most = _MOST * strength * math.sqrt(tall.shape[dim])
         tall = tall * (most / tall.norm(dim=dim, keepdim=True).clamp(min=most))
-    generator = torch.Generator().manual_seed(0)
     found = _weak(tall.t()[None], strength, generator)
     if rows > columns:
         each = columns // 2
-        order = torch.randperm(rows, generator=generator)[: rows // each * each]
-        found = max(found, _weak(tall[order].view(-1, each, columns), strength, generator))
+        blocks = tall[: len(tall) // each * each].view(-1, each, columns)
+        found = max(found, _weak(blocks, strength, generator))
     return found
 
 

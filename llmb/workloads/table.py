@@ -120,9 +120,7 @@ _README_HEADS = (
 )
 _BERT_HEADS = "the pooler and the sentence-order head are included; so are token types"
 _BERT_BATCH = "the document prints global batch sizes 8092 and 8096; the configuration says 8192"
-_BERT_DROPOUT = (
-    "dropout 0.1 as in the original; the audit judges a few steps with dropout on"
-)
+_BERT_DROPOUT = "dropout 0.1 as in the original; the audit judges a few steps with dropout on"
 
 _QWEN3 = "sizes of the published configuration; sequences of 4,096 as in most of its pretraining"
 _HUNDRED = "the original draws tokens below 100 only; here from the whole vocabulary"

@@ -78,6 +78,12 @@ def test_what_a_plugin_need_not_compute_is_idle(
     assert idle_share(act(first), STRENGTH) > idle_share(first, STRENGTH) + 0.08
 
 
+def test_of_many_rows_some_are_looked_at() -> None:
+    words = normal(2000, 64)
+    assert idle_share(words, STRENGTH) < 0.01
+    assert idle_share(zero_rows(words), STRENGTH) > 0.7
+
+
 def test_equal_columns_are_idle() -> None:
     assert idle_share(equal_columns(normal(64, 64)), STRENGTH) > 0.6
 
