@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from llmb.config import AuditMode, Precision, RunConfig
+from llmb.config import AuditMode, Mode, Precision, RunConfig
 from llmb.records import draws
 from llmb.records.run_record import Rates
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
@@ -32,8 +32,9 @@ _WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 1.2, AuditMode.FULL: 1.2}
 _OWN_OF_JUDGED, _OWN_WITHOUT_LEDGER, _OWN_WITH_DROPOUT = 2.0, 4.0, 6.0
 #: Bytes moved per parameter. ``_ADAMW``: in AdamW's step, per byte of a value. ``_WIDENED``: for
 #: widening a weight and narrowing the gradient. ``_AUDIT``: in the whole audit (weights read, cast
-#: and hashed).
-_ADAMW, _WIDENED, _AUDIT = 10, 26, 1800
+#: and hashed). ``_RANK``: for the rank of a weight in a judged step, and at first (rule W1, where
+#: rule L1 does not compare every step).
+_ADAMW, _WIDENED, _AUDIT, _RANK = 10, 26, 1800, 1500
 #: Bytes moved per token outside of matrix products, forward and backward. ``_ELEMENTWISE``: per
 #: layer and channel (norms, rotation, SwiGLU, residuals). ``_LOGITS``: per vocabulary entry (logits
 #: and softmax).
@@ -102,7 +103,7 @@ def audit_s(shape: Shape, config: RunConfig, rates: Rates) -> AuditSeconds:
     return AuditSeconds(
         own=_own_passes(shape, config) * _pass_s(shape, config, rates),
         wide=_wide_passes(shape, config) * _IN_A_STEP * _flops(shape, config) / wide,
-        weights=parameter_count(shape) * _AUDIT / rates.bytes_per_second,
+        weights=parameter_count(shape) * _of_weights(shape, config) / rates.bytes_per_second,
         replay=_replay_s(steps, shape, config, rates),
     )
 
@@ -134,6 +135,12 @@ def _own_passes(shape: Shape, config: RunConfig) -> float:
 def _wide_passes(shape: Shape, config: RunConfig) -> float:
     """Return the audit's passes in the wider format, averaged over the random draws."""
     return _WIDE_PASSES[config.audit] + _judged(shape, config)
+
+
+def _of_weights(shape: Shape, config: RunConfig) -> float:
+    """Return the bytes moved per parameter where the audit looks at weights."""
+    looks = config.mode is Mode.TRAIN and judged_steps(shape, config) == draws.JUDGED_ALONE
+    return _AUDIT + looks * _RANK * (1 + _judged(shape, config))
 
 
 def _judged(shape: Shape, config: RunConfig) -> float:

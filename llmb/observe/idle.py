@@ -58,13 +58,14 @@ def _weak(blocks: Tensor, strength: float, generator: torch.Generator) -> float:
     estimator of the trace of the influence matrix", 1990) by conjugate gradients.
     """
     count, rows, columns = blocks.shape
+    squares = blocks @ blocks.mT
     faint = (_FAINT * strength) ** 2 * columns
     signs = torch.randint(0, 2, (count, rows, _PROBES), generator=generator).float() * 2 - 1
-    # Solves (block @ block.T + faint) x = signs, for each column of ``signs``.
+    # Solves (squares + faint) x = signs, for each column of ``signs``.
     x, left = torch.zeros_like(signs), signs.clone()
     along, square = left.clone(), left.square().sum(1, keepdim=True)
     for _ in range(_ITERATIONS):
-        image = blocks @ (blocks.mT @ along) + faint * along
+        image = squares @ along + faint * along
         step = square / (along * image).sum(1, keepdim=True).clamp(min=_TINY)
         x += step * along
         left -= step * image

@@ -100,6 +100,14 @@ def test_no_more_steps_are_replayed_than_are_kept(monkeypatch: pytest.MonkeyPatc
     assert duration._replay_s(500.0, SHAPE, config(), RATES) == 80.0
 
 
+def test_weights_are_looked_at_where_steps_are_not_compared_exactly() -> None:
+    def weights_s(**changes: Any) -> float:
+        return duration.audit_s(SHAPE, config(**changes), RATES).weights
+
+    assert weights_s(precision=BF16) == weights_s(precision=FP32)
+    assert weights_s(precision=FP16) > 3 * weights_s(precision=BF16)
+
+
 def test_steps_that_cannot_be_replayed_take_no_time() -> None:
     assert duration._replay_s(60.0, SHAPE, config(precision=FP16), RATES) == 0.0
 
