@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from llmb.audit.bench import PRISTINE, PROBED, WEIGHTS, Bench
 from llmb.audit.rule import Rule
 from llmb.config import Precision
-from llmb.records.audited import PristineDigest, PristineEvidence
+from llmb.records.audited import LEAST_SIDE, PristineDigest, PristineEvidence
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
@@ -95,7 +95,8 @@ def finding(
 def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
     """Return W1 if weights of judged steps need less work, or if nobody has looked at them."""
     stops, evidence = [stop.step for stop in bench.timing.stops], bench.paths(PRISTINE)
-    if bench.every_step or not stops:
+    large = [one for one in pristine.parameters if min(one.shape, default=0) >= LEAST_SIDE]
+    if bench.every_step or not stops or not large:
         return None
     looked_at = [one for one in pristine.parameters if one.idle]
     if not looked_at or any(len(one.idle) != len(stops) for one in looked_at):

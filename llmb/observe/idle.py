@@ -17,8 +17,6 @@ _PROBES, _ITERATIONS = 4, 30
 _LONGEST = 4
 #: Longer rows and columns, in usual lengths, are shortened to this length.
 _MOST = 2.0
-#: A shorter vector or side says too little: a random matrix may have a weak direction by chance.
-LEAST_SIDE = 32
 _TINY = torch.finfo(torch.float32).tiny
 
 

@@ -19,7 +19,7 @@ from llmb.config import Mode, is_cpu
 from llmb.errors import RunFailedError
 from llmb.inputs.start import values_of
 from llmb.observe.host_bytes import sha256_of
-from llmb.observe.idle import LEAST_SIDE, idle_share
+from llmb.observe.idle import idle_share
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, bare
 from llmb.observe.probes import BRANCHES, PROBES
@@ -190,7 +190,7 @@ def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
 def idle_shares(rerun: Rerun, name: str, first: Tensor) -> tuple[float, ...]:
     """Return how much less of the parameter ``name`` needs work in judged steps than at first."""
     strength = float(first.float().square().mean().sqrt())
-    if first.dim() not in (1, 2) or min(first.shape) < LEAST_SIDE or not strength:
+    if first.dim() not in (1, 2) or min(first.shape) < audited.LEAST_SIDE or not strength:
         return ()
     usual = idle_share(first, strength)
     shares = (idle_share(weights, strength) - usual for weights in rerun.judged(name))

@@ -247,6 +247,10 @@ class ProbedEvidence(Frozen):
     failure: str | None = None
 
 
+#: A shorter vector or side says too little: a random matrix may have a weak direction by chance.
+LEAST_SIDE = 32
+
+
 class PristineDigest(Frozen):
     """The expected value of a parameter after post-processing, as a digest in the stored dtype."""
 
