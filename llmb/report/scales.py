@@ -215,6 +215,9 @@ def _replayed(words: _Words) -> Iterator[Scale]:
     A broken limit is in the message. A kept one may be wider than the times of the honest error:
     ``scales`` then leaves out the scale.
     """
+    if words.measured.startswith("cosine "):
+        yield from _directions(words)
+        return
     (own,) = _numbers(f"^{_N} of all", words.honest)
     form = rf"^{_N} times honest \(moments: {_N}\), {_N} in one step"
     times, of_moments, of_a_step = _numbers(form, words.limit)
@@ -230,6 +233,17 @@ def _replayed(words: _Words) -> Iterator[Scale]:
             yield _at_most(f"{what}, all replayed steps", value, own, limit)
         if moment is None:
             yield _at_most("gradients of the oddest step", step, None, of_a_step)
+
+
+def _directions(words: _Words) -> Iterator[Scale]:
+    """Read L1 of training with dropout: cosines of gradients, at least shares of judged steps'."""
+    shown = _numbers(rf"^cosine {_N} in the mean, {_N} in step \d+$", words.measured)
+    (own,) = _numbers(f"^{_N} in judged steps$", words.honest)
+    form = f"^{_N} of judged steps in the mean, {_N} in each step, and {_N}$"
+    of_all, of_step, least = _numbers(form, words.limit)
+    yield Scale("cosine, all steps", "", (shown[0], shown[0]), (own, own), of_all * own, None)
+    low = max(least, of_step * own)
+    yield Scale("cosine, the worst step", "", (shown[1], shown[1]), (own, own), low, None)
 
 
 def _clocks(words: _Words) -> Iterator[Scale]:

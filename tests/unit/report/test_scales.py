@@ -69,6 +69,20 @@ def test_errors_are_held_to_times_of_the_honest_error(
     assert not scales(accused)[0].is_kept
 
 
+def test_directions_are_held_to_those_of_judged_steps() -> None:
+    accused = finding(
+        "L1",
+        measured="cosine 0.64 in the mean, 0.01 in step 45",
+        honest="0.63 in judged steps",
+        limit="0.75 of judged steps in the mean, 0.5 in each step, and 0.2",
+    )
+    mean, worst = scales(accused)
+    assert mean.low == pytest.approx(0.4725)
+    assert worst.low == pytest.approx(0.315)
+    assert mean.is_kept
+    assert not worst.is_kept
+
+
 def test_fewer_bits_than_the_limit_are_beyond_it() -> None:
     accused = finding(
         "P1",

@@ -32,6 +32,8 @@ def test_three_steps_reach_the_probes_of_drawn_rates_and_not_the_last_step(workl
 
 def test_the_weights_after_a_step_of_bert_are_known_though_its_runs_drift_apart() -> None:
     for path in committed.bundles("nemo-bert-base"):
-        found = reach(bench_of(path), 0)
-        assert not found.near
-        assert found.fences == (1,)
+        bench = bench_of(path)
+        found = reach(bench, 0)
+        drawn = bool(bench.timing.commitments)  # since rules 4: smaller rates, and no drift
+        assert found.near is drawn
+        assert found.fences == ((1, 11) if drawn else (1,))
