@@ -241,7 +241,8 @@ def reach(bench: Bench, steps: int) -> Reach:
     moved = [min(pair) for pair in zip(far, [0.0, *accumulate(rates)], strict=True)]
     stable = sum(one <= draws.HORIZON for one in far)
     between = far[made] - far[max(0, steps - 1)]
-    near = stable > made and between <= _NEAR
+    # The distances of probes were measured without dropout.
+    near = stable > made and between <= _NEAR and not bench.drops
     known = (
         fence
         for fence in bench.timing.fence_steps

@@ -35,5 +35,5 @@ def test_the_weights_after_a_step_of_bert_are_known_though_its_runs_drift_apart(
         bench = bench_of(path)
         found = reach(bench, 0)
         drawn = bool(bench.timing.commitments)  # since rules 4: smaller rates, and no drift
-        assert found.near is drawn
+        assert not found.near
         assert found.fences == ((1, 11) if drawn else (1,))
