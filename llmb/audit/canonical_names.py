@@ -1,8 +1,8 @@
 """Names of sampled parameters by where their elements lie in the model, not by what a plugin says.
 
-Some gradients are judged less strictly, because rounding decides them: those of a key's bias, or of
-any bias element by element. A stored name is the plugin's own choice. A name that hides a parameter
-from a limit, or puts an honest parameter under a limit not made for it, would decide a verdict.
+Rounding alone decides the gradient of a key's bias, so no limit of a single parameter applies to
+the gradient. A plugin chooses the names of its stored parameters. By name, GPT-2's keys in a
+parameter of their own broke a limit, and a weight called ``attention.self.key.bias`` had none.
 """
 
 from __future__ import annotations

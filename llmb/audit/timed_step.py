@@ -83,9 +83,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield _of_judged(bench)
         return
     steps = bench.needed(STEPS)
-    with_dropout = bool(bench.facts.workload.shapes.get("dropout"))
     earlier = int(bench.facts.rules_version) < JUDGED_SINCE
-    if with_dropout and earlier:
+    if bench.drops and earlier:
         yield G1.unjudged(
             Status.NOT_APPLICABLE,
             "dropout draws each step's gradients: E1 and E2 look at a pass without dropout",
@@ -103,7 +102,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         return
     weights = bench.read(WEIGHTS)
     judged: Callable[..., Finding] = equivalence.judge_step
-    if with_dropout:
+    if bench.drops:
         judged = partial(dropped_step.judge, sequences=_sequences(bench.facts.workload))
     found = [
         judged(

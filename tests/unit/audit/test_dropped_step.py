@@ -282,6 +282,7 @@ def _of_run(
     bench = SimpleNamespace(
         trains=True,
         every_step=False,
+        drops=True,
         needed=files.__getitem__,
         read=files.get,
         whole_numbers=lambda _: {},
