@@ -178,9 +178,29 @@ def judge(bench: Bench) -> Iterator[Finding]:
         judged = CallByCall(calls, honest, times_of(bench.facts.precision, trains=False))
         yield judged.finding(L1, paths, made, words)
         return
+    yield _of_steps(bench, rows, ledger, replayed, gradients, paths)
+
+
+def _of_steps(
+    bench: Bench,
+    rows: Rows,
+    ledger: LedgerEvidence,
+    replayed: Arrays,
+    gradients: ComparedRows,
+    paths: tuple[str, ...],
+) -> Finding:
+    """Return L1 of a training: ``gradients`` and moments of the replayed steps.
+
+    Raises:
+        LookupError: the distances of a moment are missing.
+        ValueError: there are rows of other steps than were made, or than were recomputed.
+    """
+    drawn, recomputed = bench.drawn, bench.read(RECOMPUTED)
+    assert drawn is not None
+    made, count = len(bench.timing.commitments), len(gradients.steps)
     if count > len(rows):
         raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
-    checked = tuple(step for step in drawn.recomputed(len(compared)) if step < count)
+    checked = tuple(step for step in drawn.recomputed(drawn.steps_compared(made)) if step < count)
     alone = ledger.model_copy(update={"moments": ()})
     again = right = None
     if recomputed is not None:
@@ -192,16 +212,14 @@ def judge(bench: Bench) -> Iterator[Finding]:
     known = bench.facts.on_host if right is None else len(right) in (0, len(checked))
     if not known:
         told = "no process without the plugin has computed the steps that were drawn for it"
-        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
-        return
+        return L1.unjudged(Status.NOT_OBSERVED, told, paths)
     error, of_element = _honest_error(bench), least_of_element(bench)
     own = error.drifting(drift_of(bench))
     wider = replace(own, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
         own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
     if _is_hollow(gradients, ledger):
-        yield L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, paths)
-        return
+        return L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, paths)
     worker = StepByStep(gradients, own, of_element)
     turns = len(ledger.moments)
     of_moment = None if of_element is None else OF_MOMENTS * of_element
@@ -215,7 +233,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if again is not None and right:
         yardstick = StepByStep(ComparedRows.of(again, right), wider, of_few)
     by_reference = right is None  # the process of the reference repeated the steps
-    yield _of_training([worker, *moments], yardstick, error, made, paths, by_reference=by_reference)
+    return _of_training(
+        [worker, *moments], yardstick, error, made, paths, by_reference=by_reference
+    )
 
 
 def _of_dropped(
