@@ -162,12 +162,17 @@ class Bench:
         """Tell whether steps have dropout."""
         return self.trains and bool(self.facts.workload.shapes.get("dropout"))
 
+    @property
+    def why_rough(self) -> str | None:
+        """Reason why no step can be repeated exactly, so that L1 compares directions; else None."""
+        return draws.why_rough(self.facts.precision, dropout=self.drops) if self.trains else None
+
     @cached_property
     def why_no_ledger(self) -> str | None:
         """Reason why no step can be replayed (rule L1); None where all steps can."""
         facts = self.facts
-        if self.drops and int(facts.rules_version) < JUDGED_SINCE:
-            return draws.DROPOUT
+        if self.why_rough is not None and int(facts.rules_version) < JUDGED_SINCE:
+            return self.why_rough
         return draws.why_no_ledger(
             facts.workload.mode,
             facts.precision,
@@ -188,7 +193,7 @@ class Bench:
             self.facts.workload.optimizer,
             ledger=self.why_no_ledger is None and bool(self.timing.commitments),
             constant_rate=self.facts.constant_rate,
-            drops=self.drops,
+            rough=self.why_rough is not None,
             stamp=self.timing.stamp,
         )
 

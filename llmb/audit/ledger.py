@@ -14,12 +14,12 @@ from llmb.audit.bench import HONEST, LEDGER, STEPS, VALUES, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall, DrawnWords
 from llmb.audit.canonical_names import of_ledger
 from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls, words_of_calls
-from llmb.audit.dropped_stream import DroppedStream
 from llmb.audit.equivalence import ENOUGH
 from llmb.audit.honest_error import HonestError, drift, honest_error, times_of
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence, PartFinding, Rule
 from llmb.audit.step_by_step import OF_A_STEP, StepByStep
+from llmb.audit.step_directions import DROPPED, ROUNDED, StepDirections
 from llmb.config import Mode
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
@@ -28,7 +28,6 @@ from llmb.records.audited import MOMENTS, LedgerEvidence
 from llmb.records.draws import Draws
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.places import ELEMENTS, drawn_places, fewer
-from llmb.records.run_record import RepeatTiming
 
 #: Factor on the limits for the two recomputed steps, where each parameter has few samples. In 155
 #: runs the worst parameter was 2.8 honest errors off, all together 1.6.
@@ -68,7 +67,8 @@ L1 = Rule(
     "without the plugin; on an accelerator such a process computes two steps of training, drawn "
     "afterwards, in a wider format; the places that a parameter map gives all sampled elements. "
     "Mode generate: the honest run draws every word again, from its own logits and the worker's "
-    "noise, whose seed the worker's row shows. With dropout the replayed steps have none",
+    "noise, whose seed the worker's row shows. Directions of gradients alone are compared with "
+    "dropout, which the replayed steps have not, below 8 bits, and in FP16 under autocast",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
     "the median element of each gradient except biases (0.0625 at least in 16 bits; not in 8 "
     "bits; so too for a parameter with most of the length in fewer than 64 elements, 0.0938 of a "
@@ -81,24 +81,25 @@ L1 = Rule(
     "others as logits at their limit explain (0.4 times the limit times the usual logit, at most "
     "half of the words), and 4 standard deviations and 3 words more, together and for each call. "
     "By a parameter map no element lies in two places, and 90 % of each parameter's elements are "
-    "found (less 3 standard deviations). With dropout the cosine to gradients without "
-    "dropout, in the mean of all parameters: half of that of judged steps in each step, and at "
-    "least 0.2; three quarters of it in the mean of all steps",
+    "found (less 3 standard deviations). Directions: the cosine, in the mean of all "
+    "parameters: 0.75 of that of judged steps in each step, and at least 0.2; 0.9 in the mean of "
+    "all steps. With dropout 0.5 and 0.75, of the cosine to gradients without dropout. In FP16 "
+    "under autocast without the steps that overflow in the replay, too, and one more",
     cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
-    "ranks that share a model of more than 16 GB, FP16, formats of fewer than 8 bits, "
-    "devices that record their steps (declared by the plugin). Calls that were not drawn, if there "
+    "ranks that share a model of more than 16 GB, FP16 without a loss scale, devices that "
+    "record their steps (declared by the plugin). Calls that were not drawn, if there "
     "are more than 80 or two minutes do not suffice. Errors smaller than the format's own "
     "rounding. One step in twenty if no parameter is 0.4 of its length off: for example products "
     "in 4 bits in these steps, 1.04 times the tokens/s; further off where fewer than 16 elements "
     "hold the length: for example no gradient of the head, 1.001 times. Gradients of queries and "
     "keys in GPT-2's fused weights, left out in steps and not in the last: 1.04 times. Errors "
     "within the drift of honest runs: with 12 layers in BF16 outputs and weight gradients in INT8 "
-    "(G1 sees these errors in its judged steps). With dropout all but the largest faults, in steps "
-    "that G1 does not judge: weight gradients of a quarter of the parameters (by count 1.09 "
-    "times), or half of the sequences in half of the steps (1.33 times, in one run of 14). "
-    "A third of a matrix given to words that no step has, by a parameter map that knows the "
-    "sampled indices: 1.06 times by count. Mode "
-    "generate: made-up words within the limit, by count 2.5 % in BF16 and 21 % in FP8 (1.3 times "
+    "(G1 sees these errors in its judged steps). Where directions are compared, all but the "
+    "largest faults in steps that G1 does not judge: with dropout weight gradients of a quarter of "
+    "the parameters (by count 1.09 times), or half of the sequences in half of the steps (1.33 "
+    "times, in one run of 14); else a third of the sequences in half of the steps (1.2 times, in "
+    "one run of 27). A third of a matrix given to words that no step has, by a parameter map that "
+    "knows the sampled indices: 1.06 times by count. Mode generate: made-up words within the limit, by count 2.5 % in BF16 and 21 % in FP8 (1.3 times "
     "the tokens/s); words that a narrow copy guesses right and one pass confirms, if a plugin "
     "reads the noise of later words in the worker (about 2 times at batch 1, by count)",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
@@ -148,9 +149,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if replayed is None or bench.measured is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
         return
-    if bench.drops:
+    if bench.why_rough is not None:
         least = drawn.least_replayed(len(compared))
-        yield _of_dropped(bench.timing, rows, ledger, replayed, least, paths)
+        yield _of_directions(bench, rows, ledger, replayed, least, paths)
         return
     if bench.trains and (bench.reference is None or "live/loss" not in bench.reference):
         told = "there is no reference of a real step, and so no honest error"
@@ -238,15 +239,15 @@ def _of_steps(
     )
 
 
-def _of_dropped(
-    timing: RepeatTiming,
+def _of_directions(
+    bench: Bench,
     rows: Rows,
     ledger: LedgerEvidence,
     replayed: Arrays,
     least: int,
     evidence: tuple[str, ...],
 ) -> Finding:
-    """Return L1 of a training with dropout; at least ``least`` steps had to be replayed.
+    """Return L1 where no process repeats steps exactly; ``least`` steps had to be repeated.
 
     Raises:
         LookupError: the honest rows are missing.
@@ -258,21 +259,26 @@ def _of_dropped(
         return L1.unjudged(Status.NOT_OBSERVED, told, evidence)
     if len(again) > len(rows):
         raise ValueError(f"{len(again)} steps were replayed, of {len(rows)} that the worker shows")
-    judged = [stop.step for stop in timing.stops]
-    found = DroppedStream.of(rows.of_gradients(), again, judged)
-    if len(found.cosines) < ENOUGH * len(again):
+    found = StepDirections.of(
+        rows.of_gradients(),
+        again,
+        [stop.step for stop in bench.timing.stops],
+        DROPPED if bench.drops else ROUNDED,
+        may_overflow=bench.facts.precision.scales_loss,
+    )
+    if not len(found.cosines) > ENOUGH * (len(again) - found.overflowed):
         return L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, evidence)
-    return found.finding(L1, evidence, len(timing.commitments))
+    return found.finding(L1, evidence, len(bench.timing.commitments))
 
 
 def parts(bench: Bench) -> Iterator[PartFinding]:
     """Yield L1 for each stored parameter, from the steps replayed by an honest run.
 
-    Yield nothing where no step was replayed, where steps have dropout, or where the worker's own
-    evidence is missing.
+    Yield nothing where no step was replayed, where directions are compared, or where the worker's
+    own evidence is missing.
     """
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
-    if bench.drops or ledger is None or values is None or replayed is None:
+    if bench.why_rough is not None or ledger is None or values is None or replayed is None:
         return
     names = [segment.name for segment in of_ledger(bench, ledger).segments]
     gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, names)

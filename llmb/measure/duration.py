@@ -126,7 +126,7 @@ def recomputation_s(
 
 def _own_passes(shape: Shape, config: RunConfig) -> float:
     """Return the audit's passes in the declared format, averaged over the random draws."""
-    of_judged = _OWN_OF_JUDGED if _is_replayed(shape, config) else _OWN_WITHOUT_LEDGER
+    of_judged = _OWN_OF_JUDGED if _is_exact(shape, config) else _OWN_WITHOUT_LEDGER
     if getattr(shape, "dropout", 0.0):
         of_judged = _OWN_WITH_DROPOUT
     return _OWN_PASSES[config.audit] + _judged(shape, config) * of_judged
@@ -150,8 +150,14 @@ def _judged(shape: Shape, config: RunConfig) -> float:
 
 def judged_steps(shape: Shape, config: RunConfig) -> tuple[int, int]:
     """Return the least and the most judged steps of a window (rule G1)."""
-    is_exact = _is_replayed(shape, config) and not getattr(shape, "dropout", 0.0)
-    return draws.JUDGED if is_exact else draws.JUDGED_ALONE
+    return draws.JUDGED if _is_exact(shape, config) else draws.JUDGED_ALONE
+
+
+def _is_exact(shape: Shape, config: RunConfig) -> bool:
+    """Tell whether rule L1 compares more than the directions of steps."""
+    dropout = bool(getattr(shape, "dropout", 0.0))
+    why = draws.why_rough(config.precision, dropout=dropout)
+    return why is None and _is_replayed(shape, config)
 
 
 def _is_replayed(shape: Shape, config: RunConfig) -> bool:

@@ -17,6 +17,7 @@ from llmb.observe.passes import Samples
 from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.wide_products import as_computed
+from llmb.processes.loss_scale import new_scaler
 from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.records.audited import AuditedStep, LedgerEvidence
 from llmb.reference.data import Batch
@@ -66,6 +67,7 @@ class StreamReplay:
         workload, config = workloads.of(self.config), self.config
         model = self._model()
         model.train(not workload.drops)  # without masks a step has the mean gradient (rule L1)
+        scaler = new_scaler(config.device) if config.precision.scales_loss else None
         optimizer = build_optimizer(
             model.parameters(),
             workload.recipe.optimizer,
@@ -112,6 +114,7 @@ class StreamReplay:
                 pause,
                 context=self._forward,
                 clip_grad_norm=workload.recipe.clip_grad_norm,
+                scaler=scaler,
             ):
                 if (
                     done.step.index + 1 >= self.stream.least

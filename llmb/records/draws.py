@@ -75,8 +75,8 @@ class Draws:
     ledger: bool
     #: The learning rate is the workload's own in every step.
     constant_rate: bool = False
-    #: Dropout is on: rule L1 compares steps roughly, because each kernel draws its own masks.
-    drops: bool = False
+    #: No process can repeat a step exactly: rule L1 compares directions (``why_rough``).
+    rough: bool = False
     #: Time stamp that is mixed into tokens, sampled indices and audits from ``stamp.first`` on. The
     #: window's place and the learning rates do not depend on the stamp, which comes too late.
     stamp: Stamp | None = None
@@ -152,7 +152,7 @@ class Draws:
 
     def compares_all(self, steps: int) -> bool:
         """Tell whether rule L1 compares all of ``steps`` as exactly as rounding allows."""
-        return self.ledger and not self.drops and self.steps_compared(steps) == steps
+        return self.ledger and not self.rough and self.steps_compared(steps) == steps
 
     def steps_compared(self, steps: int) -> int:
         """Return how many of ``steps``, from the first, have kept and compared gradients.
@@ -256,8 +256,22 @@ def why_no_ledger(
         return None
     if records_steps:
         return "the device records its steps and compiles them for one learning rate"
-    if precision.dtype == "float16":
-        return "moments underflow in FP16, or steps are left out where scaled gradients overflow"
+    if precision.underflows:
+        return "squares of gradients underflow in FP16, and weights move by any distance"
+    return None
+
+
+def why_rough(precision: Precision, *, dropout: bool) -> str | None:
+    """Return why no process can repeat trained steps exactly, None if a process can.
+
+    Rule L1 compares the directions of such steps' gradients. Rules 3 and older compared nothing.
+    """
+    if dropout:
+        return DROPOUT
+    if precision.scales_loss:
+        return (
+            "rounding decides in FP16 whether scaled gradients overflow, and the step is left out"
+        )
     if precision.bits < LEAST_BITS:
         return "honest runs in formats of fewer than 8 bits drift apart within a few steps"
     return None

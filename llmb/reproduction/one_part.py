@@ -25,7 +25,7 @@ from llmb.endings import RunProgress
 from llmb.errors import LlmbError, RunFailedError, UsageError
 from llmb.families import family_of
 from llmb.formats import UNKNOWN
-from llmb.records import arrays, audited, draws
+from llmb.records import arrays, audited
 from llmb.records.arrays import Array, FileArray, stored
 from llmb.records.audited import OnePart, PartSeen
 from llmb.records.run_directory import LOG, RunDirectory
@@ -117,7 +117,7 @@ def check(record: RunRecord, rule: str) -> None:
     if not record.timing.repeats:
         raise UsageError("--only: the record has no repeat")
     bench = Bench(_nothing, facts_of(record, (), {}), 0)
-    why = draws.DROPOUT if bench.drops else bench.why_no_ledger
+    why = bench.why_no_ledger or bench.why_rough
     if rule == "L1" and why is not None:
         raise UsageError(f"--only L1: no step can be replayed: {why}; E1 looks at a single step")
 

@@ -18,7 +18,7 @@ from llmb.audit.judgement import judge
 from llmb.config import RunConfig, RunRequest
 from llmb.errors import BundleRefusedError, RunFailedError, UnavailableError, UsageError
 from llmb.plugin import discovery
-from llmb.records import evidence
+from llmb.records import draws, evidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.draws import Draws
 from llmb.records.run_directory import AUDIT, UNFINISHED, RunDirectory
@@ -157,7 +157,7 @@ def _streamed(there: _OpenAudit, config: RunConfig) -> Streamed:
         workload.recipe.optimizer,
         ledger=bool(timing.commitments),
         constant_rate=config.constant_rate,
-        drops=workload.drops,
+        rough=draws.why_rough(config.precision, dropout=workload.drops) is not None,
     )
     window = plan_window(config, drawn)
     answers = AuditAnswers(window, replace(drawn, stamp=timing.stamp))

@@ -11,7 +11,7 @@ from llmb.config import AuditMode, Mode, is_cpu
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
-from llmb.records.draws import Draws, fence_every, state_bytes, why_no_ledger
+from llmb.records.draws import Draws, fence_every, state_bytes, why_no_ledger, why_rough
 from llmb.records.references import is_up_to
 from llmb.records.run_record import OLDER_RULES, RepeatTiming, RunRecord
 from llmb.submission import evidence_model, evidence_tensors
@@ -170,13 +170,16 @@ def _is_committed(record: RunRecord, timing: RepeatTiming) -> bool:
         state=state_bytes(facts.parameters, precision, facts.optimizer),
         records_steps=record.plugin.lacks.eager_kernels,
     )
-    earlier = _drops(record) and not judges_steps(record)
+    earlier = _why_rough(record) is not None and not judges_steps(record)
     return timing.nonce is not None and why is None and not earlier
 
 
-def _drops(record: RunRecord) -> bool:
-    """Tell whether steps have dropout, which rules 3 and older did not replay."""
-    return record.config.mode is Mode.TRAIN and bool(record.workload.shapes.get("dropout"))
+def _why_rough(record: RunRecord) -> str | None:
+    """Return why no process can repeat steps exactly; rules 3 and older replayed none of those."""
+    if record.config.mode is not Mode.TRAIN:
+        return None
+    dropout = bool(record.workload.shapes.get("dropout"))
+    return why_rough(record.config.precision, dropout=dropout)
 
 
 def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
@@ -190,7 +193,7 @@ def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
             record.workload.optimizer,
             ledger=_is_committed(record, timing),
             constant_rate=record.config.constant_rate,
-            drops=_drops(record),
+            rough=_why_rough(record) is not None,
         )
         due = drawn.judged(range(begin, end), len(timing.commitments))
     stopped = tuple(stop.step for stop in timing.stops)

@@ -15,6 +15,7 @@ from llmb.errors import BundleRefusedError
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
+from llmb.records.draws import why_rough
 from llmb.records.run_record import OLDER_RULES, RunRecord
 from llmb.submission.evidence_model import (
     ExpectedModel,
@@ -105,7 +106,8 @@ class _Tensors:
         self._is_exact = stored.apart and record.rules_version not in OLDER_RULES
         self._is_reduced = record.rules_version not in OLDER_RULES
         self._config = record.config
-        self._drops = bool(record.workload.shapes.get("dropout"))
+        dropout = bool(record.workload.shapes.get("dropout"))
+        self._is_rough = why_rough(record.config.precision, dropout=dropout) is not None
         self._judged_steps = len(record.timing.repeats[repeat].stops)
         self._steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
         self._probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
@@ -458,7 +460,7 @@ class _Tensors:
             kinds |= {one: len(range(n, steps, turns)) for n, one in enumerate(ledger.moments)}
             of_rows = next(iter(found[audited.ROWS].shape), 0) if audited.ROWS in found else 0
             gradients = sum(one.elements for one in ledger.segments)
-            if self._drops:  # the rows themselves, because masks move every distance
+            if self._is_rough:  # the rows themselves, because directions are compared
                 steps, kinds = of_rows, {}
                 due[audited.ROWS] = (of_rows, gradients)
             elif audited.ROWS in found or self._forms(audited.RECOMPUTED) is not None:

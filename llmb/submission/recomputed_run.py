@@ -488,10 +488,8 @@ def _parameters(tree: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 def _why_no_steps(bench: Bench) -> str | None:
     """Return why no step, or call, is recomputed; None if steps are recomputed."""
-    if bench.why_no_ledger is not None:
-        return bench.why_no_ledger
-    if bench.drops:
-        return draws.DROPOUT
+    if (why := bench.why_no_ledger or bench.why_rough) is not None:
+        return why
     if not bench.trains and (bench.drawn is None or bench.read(LEDGER) is None):
         return "the bundle shows nothing of its calls"
     return None

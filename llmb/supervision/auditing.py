@@ -209,8 +209,8 @@ class Examiner:
         drawn = self._drawn(streamed)
         if drawn is None or self._config.mode is not Mode.TRAIN:
             return {}
-        if is_cpu(self._config.device) or drawn.drops:
-            return {}  # on a CPU the reference run itself replays; masks cannot be repeated
+        if is_cpu(self._config.device) or drawn.rough:
+            return {}  # on a CPU the reference run itself replays
         steps = drawn.recomputed(drawn.steps_compared(len(streamed.timing.commitments)))
         return {audited.replayed_weights(step): step for step in steps}
 
@@ -437,7 +437,7 @@ class Examiner:
             workload.recipe.optimizer,
             ledger=True,
             constant_rate=self._config.constant_rate,
-            drops=workload.drops,
+            rough=draws.why_rough(self._config.precision, dropout=workload.drops) is not None,
             stamp=streamed.timing.stamp,
         )
 

@@ -362,7 +362,7 @@ def _compared(shown: Rows, again: Rows, ledger: LedgerEvidence, run: EvidenceFac
     if not run.trains:
         return stored_calls(shown, again)
     gradients = again.of_gradients()
-    if run.drawn is not None and run.drawn.drops:  # the rule needs more than distances
+    if run.drawn is not None and run.drawn.rough:  # the rule needs more than distances
         size = (len(gradients), len(gradients.every()) // max(1, len(gradients)))
         rows = arrays.floats(size, gradients.every())
         return {audited.ROWS: arrays.as_bfloat16(rows, rounded=True)}

@@ -282,9 +282,9 @@ class RunPhases:
         if nonce is not None and left:
             optimizer, constant = self.workload.recipe.optimizer, config.constant_rate
             stamp = streamed.timing.stamp
-            drops = self.workload.drops
+            rough = draws.why_rough(config.precision, dropout=self.workload.drops) is not None
             drawn = Draws(
-                nonce, optimizer, ledger=True, constant_rate=constant, drops=drops, stamp=stamp
+                nonce, optimizer, ledger=True, constant_rate=constant, rough=rough, stamp=stamp
             )
         steps = len(streamed.timing.commitments)
         judged = tuple(stop.step for stop in streamed.timing.stops)
@@ -315,7 +315,7 @@ class RunPhases:
             self.workload.recipe.optimizer,
             ledger=why is None and config.audit is not AuditMode.OFF,
             constant_rate=config.constant_rate,
-            drops=self.workload.drops,
+            rough=draws.why_rough(config.precision, dropout=self.workload.drops) is not None,
         )
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:

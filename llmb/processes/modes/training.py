@@ -23,6 +23,7 @@ from llmb.observe.passes import LIVE
 from llmb.observe.step_sampler import StepSampler
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
+from llmb.processes import loss_scale
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes import Show, executors
 from llmb.processes.modes.checkpointing import checkpoint_blocks
@@ -35,9 +36,6 @@ from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, StepDone, train_loop
-
-#: The scale never grows: a smaller scale shows the number of skipped steps.
-_SCALE, _NEVER = 2.0**16, 2**31 - 1
 
 
 class Training:
@@ -84,14 +82,14 @@ class Training:
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
         if config.mixed_precision and config.precision.dtype == "float16":
-            self._scaler = self._new_scaler(torch.device(config.device).type)
+            self._scaler = self._new_scaler(config.device)
 
-    def _new_scaler(self, kind: str) -> GradScaler:
+    def _new_scaler(self, device: str) -> GradScaler:
         if self._stage.layout is None:
-            return GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+            return loss_scale.new_scaler(device)
         from llmb.parallel.scaler import SharedGradScaler
 
-        return SharedGradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+        return loss_scale.new_scaler(device, SharedGradScaler)
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""
@@ -166,7 +164,7 @@ class Training:
         """Return the number of steps skipped because scaled gradients had overflowed."""
         if self._scaler is None:
             return 0
-        return round(math.log2(_SCALE / self._scaler.get_scale()))
+        return round(math.log2(loss_scale.FIRST / self._scaler.get_scale()))
 
     def whole_step(self) -> None:
         """Do the latest step again, including the optimizer step."""

@@ -1,8 +1,8 @@
 """MXFP4: of 16 sequences 13 are computed: an honest error of 0.45 leaves room for three."""
 
 # E1 and G1 allow 1.5 times the honest error, 0.67 of the gradients' length with 12 layers. Three
-# sequences of 16 are 0.43 of the length. L1 compares no format of fewer than 8 bits. Only probes
-# are whole.
+# sequences of 16 are 0.43 of the length. L1 compares each step with
+# judged steps, which leave out three, too. Only probes are whole.
 
 from llmb.config import Precision
 from llmb.formats import KNOWN

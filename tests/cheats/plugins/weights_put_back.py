@@ -1,7 +1,7 @@
 """MXFP4: most heads and features are zero from the first step on, and put back before the last.
 
-No step of a format of fewer than 8 bits is replayed. W1 sees how far weights have moved at the end
-alone, and judged steps hand over the zeros: their gradients are exactly zero, and not computed.
+L1 compares directions in such a format, and the replay is of whole weights. Judged steps hand over
+the zeros: their gradients are exactly zero, and not computed.
 """
 
 import torch.nn.functional as F

@@ -127,7 +127,6 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
         ({"records_steps": True}, "records its steps"),
         ({"precision": FP16}, "FP16"),
         ({"precision": Precision(name="odd", bits=9, dtype="bfloat16")}, "nobody knows"),
-        ({"precision": Precision(name="NVFP4", bits=4, dtype="bfloat16")}, "fewer than 8 bits"),
     ],
     ids=str,
 )
@@ -138,7 +137,11 @@ def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: 
     assert why in (draws.why_no_ledger(mode, precision, **told) or "")
 
 
-@pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
+NVFP4 = Precision(name="NVFP4", bits=4, dtype="bfloat16")
+SCALED = FP16.model_copy(update={"master_weights": True})
+
+
+@pytest.mark.parametrize("precision", [BF16, FP32, NVFP4, SCALED], ids=str)
 def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
     plain = {"mesh": Parallelism(), "state": 10**12, "records_steps": False}
     assert draws.why_no_ledger("train", precision, **plain) is None
@@ -240,8 +243,26 @@ def test_all_steps_are_compared_where_they_are_few_and_honest_runs_stay_together
     assert drawn.compares_all(steps) is compared
 
 
+@pytest.mark.parametrize(
+    ("precision", "dropout", "why"),
+    [
+        (BF16, False, None),
+        (BF16, True, "dropout"),
+        (NVFP4, False, "fewer than 8 bits"),
+        (SCALED, False, "scaled gradients overflow"),
+        (NVFP4, True, "dropout"),
+    ],
+    ids=str,
+)
+def test_why_only_directions_of_steps_can_be_compared(
+    precision: Precision, dropout: bool, why: str | None
+) -> None:
+    found = draws.why_rough(precision, dropout=dropout)
+    assert (found is None) if why is None else (found is not None and why in found)
+
+
 def test_steps_with_dropout_are_replayed_and_not_compared_as_exactly() -> None:
-    drops = replace(DRAWN, drops=True)
+    drops = replace(DRAWN, rough=True)
     assert not drops.compares_all(20)
     assert drops.steps_compared(20) == 20
     assert len(drops.judged(range(3, 53), 56)) >= 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmb.config import Mode
-from llmb.processes import modes
+from llmb.processes import loss_scale, modes
 from llmb.processes.modes import inference, training
 
 
@@ -34,7 +34,7 @@ def test_a_mode_begins_its_own_work_and_no_other(
 @pytest.mark.parametrize(("scale", "skipped"), [(1.0, 0), (0.5, 1), (2.0**-5, 5)])
 def test_each_step_that_overflowed_has_halved_the_scale(scale: float, skipped: int) -> None:
     task: Any = object.__new__(training.Training)
-    task._scaler = SimpleNamespace(get_scale=lambda: training._SCALE * scale)
+    task._scaler = SimpleNamespace(get_scale=lambda: loss_scale.FIRST * scale)
     assert task._skipped() == skipped
     task._scaler = None
     assert task._skipped() == 0

@@ -1,4 +1,4 @@
-"""L1 with dropout: directions of a worker's steps beside the steps without dropout."""
+"""L1 by directions: gradients of a worker's steps beside those of the repeated steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import random
 
 from llmb.audit.compared_rows import Rows
-from llmb.audit.dropped_stream import DroppedStream
 from llmb.audit.ledger import L1
+from llmb.audit.step_directions import DROPPED, ROUNDED, Least, StepDirections
 from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.finding import Status
 
@@ -31,11 +31,20 @@ def honest(step: int, noise: float = 0.7) -> list[float]:
     return [length * (m + noise * n) for m, n in zip(MEANS[step], drawn(100 + step), strict=True)]
 
 
-def stream(steps: dict[int, list[float]] | None = None, noise: float = 0.7) -> DroppedStream:
+def stream(
+    steps: dict[int, list[float]] | None = None,
+    noise: float = 0.7,
+    least: Least = DROPPED,
+    means: list[list[float]] = MEANS,
+    *,
+    may_overflow: bool = False,
+) -> StepDirections:
     changed = steps or {}
     rows = [changed.get(step) or honest(step, noise) for step in range(STEPS)]
-    shown, again = ([x for row in one for x in row] for one in (rows, MEANS))
-    return DroppedStream.of(Rows(LEDGER, shown), Rows(LEDGER, again), JUDGED)
+    shown, again = ([x for row in one for x in row] for one in (rows, means))
+    return StepDirections.of(
+        Rows(LEDGER, shown), Rows(LEDGER, again), JUDGED, least, may_overflow=may_overflow
+    )
 
 
 def faults(steps: dict[int, list[float]]) -> list[str]:
@@ -49,7 +58,7 @@ def test_honest_steps_pass_whatever_the_lengths_of_their_gradients() -> None:
     assert not [*stream(noise=2.0).faults()]  # as with one short sequence a step
     finding = found.finding(L1, ("e",), STEPS + 2)
     assert finding.status is Status.PASS
-    assert finding.message.startswith("12 of 14 steps replayed without dropout")
+    assert finding.message.startswith("12 of 14 steps repeated: the gradients")
 
 
 def test_a_step_without_gradients_or_with_those_of_another_step_is_named() -> None:
@@ -77,4 +86,28 @@ def test_steps_cannot_hide_behind_judged_steps_that_are_nearly_random() -> None:
 def test_a_parameter_that_hangs_on_few_elements_tells_nothing() -> None:
     means = [[0.0 if at % EACH else x for at, x in enumerate(row)] for row in MEANS]
     flat = [x for row in means for x in row]
-    assert not DroppedStream.of(Rows(LEDGER, flat), Rows(LEDGER, flat), ()).cosines
+    assert not StepDirections.of(Rows(LEDGER, flat), Rows(LEDGER, flat), (), DROPPED).cosines
+
+
+def test_without_dropout_half_of_the_sequences_of_a_step_are_missed() -> None:
+    half = {5: [m + n for m, n in zip(MEANS[5], drawn(205), strict=True)]}  # a cosine of 0.7
+    assert not [*stream(half, noise=0.1).faults()]
+    (found,) = stream(half, noise=0.1, least=ROUNDED).faults()
+    assert "step 5" in found
+    assert not [*stream(noise=0.7, least=ROUNDED).faults()]  # as in four bits and twelve layers
+
+
+def test_steps_that_overflowed_in_both_processes_are_left_out() -> None:
+    over = [math.inf] * WIDTH
+    means = [over if step in (0, 1) else row for step, row in enumerate(MEANS)]
+    found = stream({0: over, 1: over}, least=ROUNDED, means=means, may_overflow=True)
+    assert not [*found.faults()]
+    assert found.overflowed == 2
+    assert "2 overflowed, and were left out" in found.finding(L1, ("e",), STEPS).message
+
+
+def test_one_step_may_overflow_in_one_process_alone() -> None:
+    over = [math.inf] * WIDTH
+    assert not [*stream({4: over}, may_overflow=True).faults()]
+    assert [*stream({4: over, 5: over}, may_overflow=True).faults()]
+    assert [*stream({4: over}).faults()]
