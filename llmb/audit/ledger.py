@@ -99,9 +99,10 @@ L1 = Rule(
     "the parameters (by count 1.09 times), or half of the sequences in half of the steps (1.33 "
     "times, in one run of 14); else a third of the sequences in half of the steps (1.2 times, in "
     "one run of 27). A third of a matrix given to words that no step has, by a parameter map that "
-    "knows the sampled indices: 1.06 times by count. Mode generate: made-up words within the limit, by count 2.5 % in BF16 and 21 % in FP8 (1.3 times "
-    "the tokens/s); words that a narrow copy guesses right and one pass confirms, if a plugin "
-    "reads the noise of later words in the worker (about 2 times at batch 1, by count)",
+    "knows the sampled indices: 1.06 times by count. Mode generate: made-up words within the "
+    "limit, by count 2.5 % in BF16 and 21 % in FP8 (1.3 times the tokens/s); words that a narrow "
+    "copy guesses right and one pass confirms, if a plugin reads the noise of later words in the "
+    "worker (about 2 times at batch 1, by count)",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,
