@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmb.config import Parallelism, Precision
+from llmb.config import Mode, Parallelism, Precision, RunConfig
 from llmb.records.seeds import Stamp, derive, nonce_at
 from llmb.reference.recipe import Optimizer
 
@@ -80,6 +80,22 @@ class Draws:
     #: Time stamp that is mixed into tokens, sampled indices and audits from ``stamp.first`` on. The
     #: window's place and the learning rates do not depend on the stamp, which comes too late.
     stamp: Stamp | None = None
+
+    @classmethod
+    def of_run(
+        cls,
+        config: RunConfig,
+        optimizer: Optimizer,
+        nonce: str,
+        *,
+        ledger: bool,
+        dropout: bool,
+        stamp: Stamp | None = None,
+    ) -> Draws:
+        """Return the draws of one repeat of a run with ``config``, whose model has ``dropout``."""
+        trains = config.mode is Mode.TRAIN
+        rough = trains and why_rough(config.precision, dropout=dropout) is not None
+        return cls(nonce, optimizer, ledger, config.constant_rate, rough, stamp)
 
     @property
     def window(self) -> int:

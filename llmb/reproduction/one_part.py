@@ -119,7 +119,9 @@ def check(record: RunRecord, rule: str) -> None:
     bench = Bench(_nothing, facts_of(record, (), {}), 0)
     why = bench.why_no_ledger or bench.why_rough
     if rule == "L1" and why is not None:
-        raise UsageError(f"--only L1: no part of a step can be compared: {why}; E1 looks at a single step")
+        raise UsageError(
+            f"--only L1: no part of a step can be compared: {why}; E1 looks at a single step"
+        )
 
 
 def _nothing(_: str) -> None:

@@ -18,7 +18,7 @@ from llmb.audit.judgement import judge
 from llmb.config import RunConfig, RunRequest
 from llmb.errors import BundleRefusedError, RunFailedError, UnavailableError, UsageError
 from llmb.plugin import discovery
-from llmb.records import draws, evidence
+from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.draws import Draws
 from llmb.records.run_directory import AUDIT, UNFINISHED, RunDirectory
@@ -152,12 +152,12 @@ def _streamed(there: _OpenAudit, config: RunConfig) -> Streamed:
     if timing.nonce is None:
         raise UsageError(f"--resume {there.path}: the record has no nonce; an older llmb made it")
     workload = workloads.of(config)
-    drawn = Draws(
-        timing.nonce,
+    drawn = Draws.of_run(
+        config,
         workload.recipe.optimizer,
+        timing.nonce,
         ledger=bool(timing.commitments),
-        constant_rate=config.constant_rate,
-        rough=draws.why_rough(config.precision, dropout=workload.drops) is not None,
+        dropout=workload.drops,
     )
     window = plan_window(config, drawn)
     answers = AuditAnswers(window, replace(drawn, stamp=timing.stamp))

@@ -170,16 +170,10 @@ def _is_committed(record: RunRecord, timing: RepeatTiming) -> bool:
         state=state_bytes(facts.parameters, precision, facts.optimizer),
         records_steps=record.plugin.lacks.eager_kernels,
     )
-    earlier = _why_rough(record) is not None and not judges_steps(record)
-    return timing.nonce is not None and why is None and not earlier
-
-
-def _why_rough(record: RunRecord) -> str | None:
-    """Return why no process can repeat steps exactly; rules 3 and older replayed none of those."""
-    if record.config.mode is not Mode.TRAIN:
-        return None
-    dropout = bool(record.workload.shapes.get("dropout"))
-    return why_rough(record.config.precision, dropout=dropout)
+    # Rules 3 and older replayed no step that no process can repeat exactly.
+    dropout = bool(facts.shapes.get("dropout"))
+    rough = record.config.mode is Mode.TRAIN and why_rough(precision, dropout=dropout) is not None
+    return timing.nonce is not None and why is None and (not rough or judges_steps(record))
 
 
 def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
@@ -188,12 +182,12 @@ def _other_stops(record: RunRecord, repeat: int) -> Iterator[str]:
     due: tuple[int, ...] = ()
     if timing.nonce is not None and judges_steps(record):
         begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
-        drawn = Draws(
-            timing.nonce,
+        drawn = Draws.of_run(
+            record.config,
             record.workload.optimizer,
+            timing.nonce,
             ledger=_is_committed(record, timing),
-            constant_rate=record.config.constant_rate,
-            rough=_why_rough(record) is not None,
+            dropout=bool(record.workload.shapes.get("dropout")),
         )
         due = drawn.judged(range(begin, end), len(timing.commitments))
     stopped = tuple(stop.step for stop in timing.stops)

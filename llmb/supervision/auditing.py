@@ -432,12 +432,12 @@ class Examiner:
         if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= left:
             return None
         workload = workloads.of(self._config)
-        return Draws(
-            nonce,
+        return Draws.of_run(
+            self._config,
             workload.recipe.optimizer,
+            nonce,
             ledger=True,
-            constant_rate=self._config.constant_rate,
-            rough=draws.why_rough(self._config.precision, dropout=workload.drops) is not None,
+            dropout=workload.drops,
             stamp=streamed.timing.stamp,
         )
 

@@ -280,12 +280,9 @@ class RunPhases:
         nonce, left = streamed.timing.nonce, audited.LEDGER_VALUES in files
         drawn = None
         if nonce is not None and left:
-            optimizer, constant = self.workload.recipe.optimizer, config.constant_rate
+            optimizer, drops = self.workload.recipe.optimizer, self.workload.drops
             stamp = streamed.timing.stamp
-            rough = draws.why_rough(config.precision, dropout=self.workload.drops) is not None
-            drawn = Draws(
-                nonce, optimizer, ledger=True, constant_rate=constant, rough=rough, stamp=stamp
-            )
+            drawn = Draws.of_run(config, optimizer, nonce, ledger=True, dropout=drops, stamp=stamp)
         steps = len(streamed.timing.commitments)
         judged = tuple(stop.step for stop in streamed.timing.stops)
         run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn, judged)
@@ -310,12 +307,12 @@ class RunPhases:
         """Return the draws of one repeat; steps show gradients where the steps can be replayed."""
         records = self.negotiated.offer.lacks.eager_kernels
         why = memory.why_no_ledger(config, self.workload, records_steps=records)
-        return Draws(
-            draws.nonce_of(config.nonce or self.nonce, number),
+        return Draws.of_run(
+            config,
             self.workload.recipe.optimizer,
+            draws.nonce_of(config.nonce or self.nonce, number),
             ledger=why is None and config.audit is not AuditMode.OFF,
-            constant_rate=config.constant_rate,
-            rough=draws.why_rough(config.precision, dropout=self.workload.drops) is not None,
+            dropout=self.workload.drops,
         )
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:

@@ -7,7 +7,7 @@ import random
 
 from llmb.audit.compared_rows import Rows
 from llmb.audit.ledger import L1
-from llmb.audit.step_directions import DROPPED, ROUNDED, Least, StepDirections
+from llmb.audit.step_directions import DROPPED, ROUNDED, Limits, StepDirections
 from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.finding import Status
 
@@ -34,7 +34,7 @@ def honest(step: int, noise: float = 0.7) -> list[float]:
 def stream(
     steps: dict[int, list[float]] | None = None,
     noise: float = 0.7,
-    least: Least = DROPPED,
+    limits: Limits = DROPPED,
     means: list[list[float]] = MEANS,
     *,
     may_overflow: bool = False,
@@ -43,7 +43,7 @@ def stream(
     rows = [changed.get(step) or honest(step, noise) for step in range(STEPS)]
     shown, again = ([x for row in one for x in row] for one in (rows, means))
     return StepDirections.of(
-        Rows(LEDGER, shown), Rows(LEDGER, again), JUDGED, least, may_overflow=may_overflow
+        Rows(LEDGER, shown), Rows(LEDGER, again), JUDGED, limits, may_overflow=may_overflow
     )
 
 
@@ -92,15 +92,25 @@ def test_a_parameter_that_hangs_on_few_elements_tells_nothing() -> None:
 def test_without_dropout_half_of_the_sequences_of_a_step_are_missed() -> None:
     half = {5: [m + n for m, n in zip(MEANS[5], drawn(205), strict=True)]}  # a cosine of 0.7
     assert not [*stream(half, noise=0.1).faults()]
-    (found,) = stream(half, noise=0.1, least=ROUNDED).faults()
+    found, *_ = stream(half, noise=0.1, limits=ROUNDED).faults()
     assert "step 5" in found
-    assert not [*stream(noise=0.7, least=ROUNDED).faults()]  # as in four bits and twelve layers
+    assert not [*stream(noise=0.7, limits=ROUNDED).faults()]  # as in four bits and twelve layers
+
+
+def test_limits_of_exact_formats_are_narrow() -> None:
+    step, mean = ROUNDED
+    assert math.isclose(step.limit(1.0), 0.975, abs_tol=0.001)  # FP16 under autocast
+    assert math.isclose(step.limit(0.92), 0.80, abs_tol=0.005)  # NVFP4, two layers
+    assert step.limit(0.7) == 0.75 * 0.7  # MXFP4, twelve layers
+    assert math.isclose(mean.limit(0.97), 0.94, abs_tol=0.005)
+    assert mean.limit(1.01) == mean.limit(1.0)  # a cosine is rounded
+    assert step.limit(0.0) == DROPPED.of_a_step.limit(0.0) == 0.2
 
 
 def test_steps_that_overflowed_in_both_processes_are_left_out() -> None:
     over = [math.inf] * WIDTH
     means = [over if step in (0, 1) else row for step, row in enumerate(MEANS)]
-    found = stream({0: over, 1: over}, least=ROUNDED, means=means, may_overflow=True)
+    found = stream({0: over, 1: over}, limits=ROUNDED, means=means, may_overflow=True)
     assert not [*found.faults()]
     assert found.overflowed == 2
     assert "2 overflowed, and were left out" in found.finding(L1, ("e",), STEPS).message
