@@ -60,7 +60,7 @@ class Least:
         return max(found, math.sqrt(max(0.0, squared)))
 
 
-class Limits(NamedTuple):
+class DirectionLimits(NamedTuple):
     """The limits of one kind of training."""
 
     of_a_step: Least
@@ -69,10 +69,10 @@ class Limits(NamedTuple):
 
 #: With dropout. At nemo-bert-base's size honest steps of one run had cosines of 0.50 to 0.83, 0.68
 #: in the mean; at width 64 0.83 to 0.92. Gradients of another step had -0.3 to 0.3.
-DROPPED = Limits(Least(0.5, whatever=0.2), Least(0.75))
+DROPPED = DirectionLimits(Least(0.5, whatever=0.2), Least(0.75))
 #: Without dropout. A step of half of its sequences has 0.7 of an honest cosine. In honest runs the
 #: squared sine was at most 1.5 times that of judged steps in a step, 1.1 times in the mean.
-ROUNDED = Limits(Least(0.75, 2.0, 0.05, whatever=0.2), Least(0.9, 1.5, 0.02))
+ROUNDED = DirectionLimits(Least(0.75, 2.0, 0.05, whatever=0.2), Least(0.9, 1.5, 0.02))
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class StepDirections:
     usual: float
     #: Steps in which the gradients of the worker, or of the other process, are not finite.
     overflowed: int
-    limits: Limits
+    limits: DirectionLimits
 
     @classmethod
     def of(
@@ -95,7 +95,7 @@ class StepDirections:
         shown: Rows,
         again: Rows,
         judged: Collection[int],
-        limits: Limits,
+        limits: DirectionLimits,
         *,
         may_overflow: bool = False,
     ) -> StepDirections:

@@ -7,7 +7,7 @@ import random
 
 from llmb.audit.compared_rows import Rows
 from llmb.audit.ledger import L1
-from llmb.audit.step_directions import DROPPED, ROUNDED, Limits, StepDirections
+from llmb.audit.step_directions import DROPPED, ROUNDED, DirectionLimits, StepDirections
 from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.finding import Status
 
@@ -34,7 +34,7 @@ def honest(step: int, noise: float = 0.7) -> list[float]:
 def stream(
     steps: dict[int, list[float]] | None = None,
     noise: float = 0.7,
-    limits: Limits = DROPPED,
+    limits: DirectionLimits = DROPPED,
     means: list[list[float]] = MEANS,
     *,
     may_overflow: bool = False,
