@@ -38,6 +38,9 @@ _ADVICE = {
     "callback of the garbage collector": ": leave it out, or remove it before the first step",
     "hook of all modules": ": register it with the model's own modules",
     "hook of the optimizer": ": leave it out, torch's optimizer steps alone",
+    "parameter": ": store a plain torch.nn.Parameter, and further attributes on the module",
+    "gradient": ": a hook or function of the backward pass may return a plain torch.Tensor only",
+    "moment of a parameter": ": leave the state of torch's optimizer to torch",
     "mode of torch": ": leave it before the model's call returns",
     "tracer": ": leave it out",
     "what the pause of a step calls": ": do not replace the function, llmb reads gradients with it",
@@ -158,7 +161,10 @@ class _SortedOut:
     def outcome(self) -> tuple[Status, str]:
         """Return the status, and a sentence that names the worst replacements."""
         if self.strangers:
-            return Status.FAIL, f"a step was not what it seems: {_few(map(_met, self.strangers))}"
+            return (
+                Status.FAIL,
+                f"a step was not what it seems: {_few(map(_advised, self.strangers))}",
+            )
         if self.forbidden:
             return Status.FAIL, f"replaced, as nothing permits: {_few(map(_said, self.forbidden))}"
         if self.undeclared:
@@ -223,5 +229,8 @@ def _is_known(stranger: Stranger) -> bool:
 def _met(stranger: Stranger) -> str:
     whose = stranger.distribution or {"plugin": "the plugin"}.get(stranger.origin, "unknown origin")
     first = f"from step {stranger.first_step} on, {stranger.looks} times"
-    advice = _ADVICE.get(stranger.what, "")
-    return f"{stranger.what}: {stranger.type} of {whose} ({first}){advice}"
+    return f"{stranger.what}: {stranger.type} of {whose} ({first})"
+
+
+def _advised(stranger: Stranger) -> str:
+    return f"{_met(stranger)}{_ADVICE.get(stranger.what, '')}"

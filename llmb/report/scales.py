@@ -236,14 +236,12 @@ def _replayed(words: _Words) -> Iterator[Scale]:
 
 
 def _directions(words: _Words) -> Iterator[Scale]:
-    """Read L1 of training with dropout: cosines of gradients, at least shares of judged steps'."""
+    """Read L1 where directions are compared: cosines of gradients, and the least allowed."""
     shown = _numbers(rf"^cosine {_N} in the mean, {_N} in step \d+$", words.measured)
     (own,) = _numbers(f"^{_N} in judged steps$", words.honest)
-    form = f"^{_N} of judged steps in the mean, {_N} in each step, and {_N}$"
-    of_all, of_step, least = _numbers(form, words.limit)
-    yield Scale("cosine, all steps", "", (shown[0], shown[0]), (own, own), of_all * own, None)
-    low = max(least, of_step * own)
-    yield Scale("cosine, the worst step", "", (shown[1], shown[1]), (own, own), low, None)
+    low = _numbers(f"^{_N} in the mean, {_N} in each step$", words.limit)
+    for what, one, least in zip(("all steps", "the worst step"), shown, low, strict=True):
+        yield Scale(f"cosine, {what}", "", (one, one), (own, own), least, None)
 
 
 def _clocks(words: _Words) -> Iterator[Scale]:
