@@ -88,8 +88,8 @@ def test_a_gradient_of_a_class_of_the_plugins_fails_and_the_class_is_named() -> 
     found = met("plugin", "llmb-acme")
     assert found.status is Status.FAIL
     assert found.message == (
-        "a step was not what it seems: gradient: acme.Lazy of llmb-acme (from step 2 on, 40 times): "
-        "a hook or function of the backward pass may return a plain torch.Tensor only"
+        "a step was not what it seems: gradient: acme.Lazy of llmb-acme (from step 2 on, 40 "
+        "times): a hook or function of the backward pass may return a plain torch.Tensor only"
     )
 
 
