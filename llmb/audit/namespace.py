@@ -161,10 +161,8 @@ class _SortedOut:
     def outcome(self) -> tuple[Status, str]:
         """Return the status, and a sentence that names the worst replacements."""
         if self.strangers:
-            return (
-                Status.FAIL,
-                f"a step was not what it seems: {_few(map(_advised, self.strangers))}",
-            )
+            names = _few(map(_advised, self.strangers))
+            return Status.FAIL, f"a step was not what it seems: {names}"
         if self.forbidden:
             return Status.FAIL, f"replaced, as nothing permits: {_few(map(_said, self.forbidden))}"
         if self.undeclared:
