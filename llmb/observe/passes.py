@@ -169,6 +169,7 @@ def plain_pass(
     collect: Collector,
     *,
     parts: int = 1,
+    adds_up: bool = False,
     copies: int = 1,
     finish: Callable[[], None] | None = None,
     watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
@@ -182,7 +183,9 @@ def plain_pass(
     besides the weights, memory holds the gradients of about a layer. With ``finish``, which waits
     for the device, all gradients stay until the pass is over: a lazy device would repeat the
     pass for each gradient. With ``parts``, the batch is split into equal pieces, and the losses are
-    averaged. The loss is multiplied by ``copies`` before the backward pass, and gradients are
+    averaged. With ``adds_up`` the gradients of the pieces are added up in the dtype of the weights,
+    as the train loop does: in 16 bits each addition rounds. Memory holds all gradients then. The
+    loss is multiplied by ``copies`` before the backward pass, and gradients are
     divided by ``copies`` after (``copies_of``). ``watch`` gives a context for the forward passes of
     the model.
     """
@@ -194,12 +197,14 @@ def plain_pass(
     model.train(masks is not None)
     if masks is not None:
         torch.manual_seed(masks)
-    takers = {name: _taker(name, collect, copies) for name, _ in model.named_parameters()}
+    takes = _Takes()
+    takers = {name: _taker(name, collect, copies, takes) for name, _ in model.named_parameters()}
     if finish is None:
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(takers[name])  # type: ignore[no-untyped-call]
     total = 0.0
-    for part in batch.to(device).split(parts):
+    for number, part in enumerate(batch.to(device).split(parts)):
+        takes.now = not adds_up or number == parts - 1
         kind = torch.device(device).type
         with ExitStack() as stack:
             if numerics.wide_loss:
@@ -219,8 +224,17 @@ def plain_pass(
     return total
 
 
-def _taker(name: str, collect: Collector, copies: int) -> Callable[[Tensor], None]:
+@dataclass
+class _Takes:
+    """Tells whether gradients are taken now, or stay for the next part of the batch."""
+
+    now: bool = True
+
+
+def _taker(name: str, collect: Collector, copies: int, takes: _Takes) -> Callable[[Tensor], None]:
     def take(parameter: Tensor) -> None:
+        if not takes.now:
+            return
         gradient = parameter.grad
         assert gradient is not None
         collect.add(name, gradient.float() / copies if copies > 1 else gradient)
