@@ -1,6 +1,8 @@
-"""The share of a parameter that needs no work: zero rows, equal rows, or any other lack of rank.
+"""The share of a parameter that needs no work: weights that lack rank, and features that sleep.
 
 A plugin that writes such weights into its model computes a smaller model, and each step right.
+Weights lack rank where rows are zero or equal. A feature sleeps where its activation is flat for
+each token, such as SiLU far below zero: gradients in front of it and behind it are zero.
 """
 
 from __future__ import annotations
@@ -10,9 +12,15 @@ import math
 import torch
 from torch import Tensor
 
+from llmb.records.audited import LEAST_SIDE
+
 #: Directions in which a matrix is below this share of its usual strength need hardly any work.
 _FAINT = 0.03
 _PROBES, _ITERATIONS = 4, 30
+#: A row or column of a gradient sleeps below this share of the usual length.
+_ASLEEP = 0.1
+#: Parts of the names of queries, keys and values in one matrix, and of embeddings.
+_FUSED, _EMBEDDINGS = "attn.c_attn.", ("embed", ".wte.", ".wpe.")
 #: Most rows of the longer side, in rows of the shorter side: so many are drawn at random.
 _LONGEST = 4
 #: Longer rows and columns, in usual lengths, are shortened to this length.
@@ -46,6 +54,50 @@ def idle_share(value: Tensor, strength: float) -> float:
         blocks = tall[: len(tall) // each * each].view(-1, each, columns)
         found = max(found, _weak(blocks, strength, generator))
     return found
+
+
+class Activity:
+    """Lengths of rows and columns of each matrix's gradient, added up over parts of a batch."""
+
+    def __init__(self, words: int) -> None:
+        """Begin with no gradients; ``words`` are the words of the vocabulary."""
+        self._words = words
+        self._squares: dict[str, list[Tensor]] = {}
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Add the gradient ``[n, m]`` of the parameter ``name``; others count for nothing."""
+        if gradient.dim() != 2 or min(gradient.shape) < LEAST_SIDE:
+            return
+        squares = gradient.detach().float().square()
+        # Queries and keys of GPT-2 have far smaller gradients than the values beside them.
+        parts = squares.chunk(3, squares.shape.index(max(squares.shape))) if _FUSED in name else ()
+        sums = [part.sum(dim) for part in parts or (squares,) for dim in (1, 0)]
+        before = self._squares.get(name) or [torch.zeros_like(one) for one in sums]
+        self._squares[name] = [a + b for a, b in zip(before, sums, strict=True)]
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        self._squares.clear()
+
+    def asleep(self) -> dict[str, float]:
+        """Return by parameter the larger share of rows, or columns, that are far below usual.
+
+        Rows of embeddings and of the head are left out: most words occur in no batch.
+        """
+        found = {}
+        for name, sides in self._squares.items():
+            of_embedding = any(part in name for part in _EMBEDDINGS)
+            told = [
+                one
+                for number, one in enumerate(sides)
+                if len(one) != self._words and not (of_embedding and number == 0) and one.any()
+            ]
+            found[name] = max((_asleep(one) for one in told), default=0.0)
+        return found
+
+
+def _asleep(squares: Tensor) -> float:
+    return float((squares < _ASLEEP**2 * squares.mean()).float().mean())
 
 
 def _weak(blocks: Tensor, strength: float, generator: torch.Generator) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from llmb.observe import probes
+from llmb.observe.idle import Activity
 from llmb.observe.sketch import SIDE, sketch
 from llmb.parallel.shards import whole
 from llmb.reference.data import Batch
@@ -106,17 +107,31 @@ class Samples:
     position 100 is the first element of the second parameter, after a first of 100 elements.
     """
 
-    def __init__(self, where: Tensor, sizes: Mapping[str, int]) -> None:
-        """Collect the elements ``where`` (int64); ``sizes`` are the parameters' element counts."""
-        self._where, self._first = where, {}
+    def __init__(
+        self, where: Tensor, sizes: Mapping[str, int], activity: Activity | None = None
+    ) -> None:
+        """Collect the elements ``where`` (int64); ``sizes`` are the parameters' element counts.
+
+        ``activity`` sees all elements.
+        """
+        self._where, self._sizes, self._activity = where, sizes, activity
+        self._first: dict[str, tuple[int, int]] = {}
         total = 0
         for name, size in sizes.items():
             self._first[name] = (total, total + size)
             total += size
         self.values = torch.zeros(len(where), dtype=torch.float32)
 
+    def again(self) -> Samples:
+        """Return a collector of the same elements that has seen no gradient."""
+        if self._activity is not None:
+            self._activity.clear()
+        return Samples(self._where, self._sizes, self._activity)
+
     def add(self, parameter: str, gradient: Tensor) -> None:
         """Take the requested elements of ``gradient``."""
+        if self._activity is not None:
+            self._activity.add(parameter, gradient)
         begin, end = self._first[parameter]
         mine = ((self._where >= begin) & (self._where < end)).nonzero().flatten()
         places, flat = self._where[mine] - begin, gradient.detach().flatten()

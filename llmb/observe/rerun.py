@@ -18,6 +18,7 @@ from llmb.errors import RunFailedError, is_out_of_memory
 from llmb.families import family_of
 from llmb.formats import PrecisionClass, narrower
 from llmb.observe import probes
+from llmb.observe.idle import Activity
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import (
     LIVE,
@@ -208,13 +209,26 @@ class Rerun:
 
         With a seed of ``masks``, dropout is on.
         """
+        return self._sampled(Samples(where, self.sizes), numerics, name, masks).values
+
+    def samples_and_asleep(
+        self, where: Tensor, numerics: Numerics, name: str
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return what ``samples`` does, and the share of each matrix's gradient that sleeps."""
+        activity = Activity(self._shape.vocab_size)
+        found = self._sampled(Samples(where, self.sizes, activity), numerics, name)
+        return found.values, activity.asleep()
+
+    def _sampled(
+        self, begun: Samples, numerics: Numerics, name: str, masks: int | None = None
+    ) -> Samples:
         batch = self._config.global_batch_size
         return self._in_parts(
             name,
             batch,
-            lambda: Samples(where, self.sizes),
+            begun.again,
             lambda collect, parts: self._run(name, numerics, batch, collect, parts, masks),
-        )[0].values
+        )[0]
 
     def dropped(self, name: str, where: Tensor, count: int, device: str) -> Tensor:
         """Return ``[count, elements]``: the elements ``where`` of pass ``name`` with dropout.

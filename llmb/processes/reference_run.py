@@ -59,9 +59,10 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
     keep_freed_memory()  # every pass allocates the same sizes again
     shown: dict[str, Tensor] = {}
     with Rerun(inputs_for(order), shared=order.shared) as rerun:
+        made, asleep = None, dict[str, tuple[float, ...]]()
         if order.only is None:
             channel.send(Phase(name="pristine weights"))
-            announce.write(audited.PRISTINE, pristine(order, rerun))
+            made = pristine(order, rerun)
         else:
             rerun.keeper = PartKeeper(order.only, audited.IS_RIGHT)
         if config.mode is not Mode.TRAIN:
@@ -70,13 +71,16 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
         for name in order.passes if config.mode is Mode.TRAIN else ():
             channel.send(Phase(name=name))
             if name in places:
-                shown[name] = rerun.samples(places[name], right, name)
+                shown[name], shares = rerun.samples_and_asleep(places[name], right, name)
+                asleep = {one: (*asleep.get(one, ()), share) for one, share in shares.items()}
             else:
                 batch = 1 if name in PROBES else config.global_batch_size
                 shown |= rerun.sketches(name, right, batch)
         if config.mode is Mode.TRAIN:
             channel.send(Phase(name="the declared format on the host"))
             shown |= honest_on_the_host(order, rerun)
+        if made is not None:
+            announce.write(audited.PRISTINE, made.with_asleep({} if order.every_step else asleep))
         if rerun.keeper is not None:
             announce.part(audited.PART_REFERENCE, rerun.keeper, order.scratch_folder)
     announce.write_bytes(audited.REFERENCE, save(shown))

@@ -6,7 +6,7 @@ files smaller after all processes have ended (``llmb.supervision.reduced``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -264,9 +264,21 @@ class PristineDigest(Frozen):
     #: parameter that needs no work, less that of the first weights. Empty for small parameters, and
     #: for those that are zero at first.
     idle: tuple[float, ...] = ()
+    #: As ``idle``, of a matrix: the larger share of rows, or columns, of the right gradient that
+    #: are far below usual. Empty for other parameters, and where a device makes the reference.
+    asleep: tuple[float, ...] = ()
 
 
 class PristineEvidence(Frozen):
     """Every parameter as made from the seed, cast to the stored dtype (rule W1)."""
 
     parameters: tuple[PristineDigest, ...]
+
+    def with_asleep(self, shares: Mapping[str, tuple[float, ...]]) -> PristineEvidence:
+        """Return the evidence with the shares ``asleep`` of the parameters named in ``shares``."""
+        return PristineEvidence(
+            parameters=tuple(
+                one.model_copy(update={"asleep": shares.get(one.name, ())})
+                for one in self.parameters
+            )
+        )
