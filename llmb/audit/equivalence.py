@@ -43,10 +43,10 @@ FEW = 16
 #: This parameter has two elements, in which the parts of all sequences cancel: of two sequences an
 #: honest error in FP16 was 0.05 and 0.2, depending on the dtype of the loss alone.
 _TWO_ELEMENTS = "cls.seq_relationship.bias"
-#: Most squared error of all gradients together beyond the honest error, in squared lengths of the
-#: gradients: a rough format would leave room for whole sequences left out. Example: of an honest
-#: error of 0.6 the limit is 0.75, 1.25 honest errors. Of 22 honest runs in 4 bits the furthest had
-#: 0.094 more (docs/adr/0086).
+#: Most squared error of all gradients, or logits, together beyond the honest error, in squared
+#: lengths of the gradients: a rough format would leave room for whole sequences left out. Example:
+#: of an honest error of 0.6 the limit is 0.75, 1.25 honest errors. Of 22 honest runs in 4 bits the
+#: furthest had 0.094 more (docs/adr/0086).
 _MOST_EXCESS = 0.2
 #: Share of the sampled gradients that must be left for a comparison.
 ENOUGH = 0.5
@@ -188,6 +188,16 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
         )
         for segment, begin in zip(step.segments, firsts(step), strict=True)
     }
+
+
+def within_excess(times: float, honest: float, runs: int = 1) -> float:
+    """Return the limit in ``honest`` errors: ``times``, or less in a rough format.
+
+    The squared error may be ``_MOST_EXCESS`` larger than that of ``runs`` honest runs: two, where a
+    run is compared with another run and not with the reference. Examples: 1.25 times an honest
+    error of 0.6, and 1.5 times an honest error of 0.05.
+    """
+    return min(times, math.sqrt(runs + _MOST_EXCESS / honest**2))
 
 
 def overflowed(shown: Iterable[Array], precision: Precision) -> bool:
@@ -339,7 +349,7 @@ class _GradientComparison:
         least = least_error(precision)
         self._global = total(mine.values()).error
         self._honest = max(least, _roughest(theirs))
-        self._times_of_all = min(self._limits[0], math.sqrt(1 + _MOST_EXCESS / self._honest**2))
+        self._times_of_all = within_excess(self._limits[0], self._honest)
         named = [name for name in theirs[0] if name not in untold and name != _TWO_ELEMENTS]
         own = {name: max(way[name].error for way in theirs) for name in named}
         usual = statistics.median(own.values()) if own else 0.0

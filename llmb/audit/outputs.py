@@ -21,6 +21,7 @@ from llmb.audit.bench import (
     Bench,
 )
 from llmb.audit.distance import Gap, gap
+from llmb.audit.equivalence import within_excess
 from llmb.audit.gradients import E1, E3, P1
 from llmb.audit.precision import Measured, live_weights, of_class
 from llmb.audit.rule import compared, not_observed
@@ -170,7 +171,7 @@ class Outputs:
         mine, theirs = gap(self._seen.get(item), right), gap(own.get(item), right)
         honest = max(_least_error(self._precision), theirs.error)
         assert self._known is not None
-        limit = self._known.times_of_logits
+        limit = within_excess(self._known.times_of_logits, honest)
         faults = [] if mine.error <= limit * honest else [_far(mine, honest, limit)]
         faults += [fault for index in steps for fault in self._changed(index)]
         message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
@@ -181,7 +182,7 @@ class Outputs:
             self._evidence,
             measured=f"{mine.error:.3g}",
             honest=f"{honest:.3g}",
-            limit=f"{limit} times honest",
+            limit=f"{limit:.3g} times honest",
         )
 
     def _changed(self, index: int) -> list[str]:
@@ -226,4 +227,4 @@ class Outputs:
 
 def _far(mine: Gap, honest: float, limit: float) -> str:
     times = mine.error / honest
-    return f"the logits are {times:.3g} times as far off as an honest run's (limit {limit})"
+    return f"the logits are {times:.3g} times as far off as an honest run's (limit {limit:.3g})"

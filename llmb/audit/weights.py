@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from llmb.audit.bench import PRISTINE, PROBED, WEIGHTS, Bench
+from llmb.audit.bench import PRISTINE, PROBED, REFERENCE, WEIGHTS, Bench
 from llmb.audit.rule import Rule
 from llmb.config import Precision
-from llmb.records.audited import LEAST_SIDE, PristineDigest, PristineEvidence
+from llmb.records.audited import LEAST_SIDE, PristineDigest, PristineEvidence, judged_pass
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
@@ -113,7 +113,7 @@ def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
     worst = max(looked_at, key=lambda one: max(one.idle) - _most_idle(one))
     share, most = max(worst.idle), _most_idle(worst)
     if share <= most:
-        return _asleep(pristine, stops, evidence)
+        return _asleep(bench, pristine, stops)
     return W1.finding(
         Status.FAIL,
         f"in step {stops[worst.idle.index(share)]} {share:.2f} of {worst.name} is idle, such as "
@@ -124,11 +124,13 @@ def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
     )
 
 
-def _asleep(
-    pristine: PristineEvidence, stops: Sequence[int], evidence: tuple[str, ...]
-) -> Finding | None:
+def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> Finding | None:
     """Return W1 if most of a matrix has hardly any gradient in a judged step."""
+    evidence, by_host = bench.paths(PRISTINE), bench.read(REFERENCE) or {}
     looked_at = [one for one in pristine.parameters if len(one.asleep) == len(stops)]
+    if not looked_at and all(judged_pass(step) in by_host for step in stops):
+        why = "nobody has looked at the gradients of the judged steps"
+        return W1.unjudged(Status.NOT_OBSERVED, why, evidence)
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)
     if worst is None or max(worst.asleep) <= _most_asleep(worst):
         return None

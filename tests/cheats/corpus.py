@@ -110,8 +110,8 @@ _JUDGED_LATE, _JUDGED_EARLY = f"--nonce={'0' * 32}", f"--nonce={'f' * 32}"
 #: No step with dropout can be made again: its masks are drawn.
 _BERT = ("--workload=nemo-bert-base",)
 _MASKS = (
-    "no step with dropout can be made again, and masks move a gradient by half of its length: 8 "
-    "bits are less (docs/adr/0075)"
+    "no step with dropout can be made again, and masks move a gradient by half of its length: "
+    "products in 8 bits, or in 4, move it less (docs/adr/0075)"
 )
 _MASKS_HIDE_WORDS = (
     "masks of dropout move a gradient by half of its length: the words left out, and the weight of "
@@ -208,6 +208,35 @@ CHEATS = (
             ("L1",),
             "MXFP4",
             flags=(f"--nonce={'d1' * 16}",),
+        ),
+        Cheat("features_asleep", SKIPPED, (11, 21), ("W1",), "FP16"),
+        Cheat("features_biased", SKIPPED, (11, 21), ("W1",), flags=(*_BERT, "--batch-size=4")),
+        Cheat(
+            "calls_left_out_in_four_bits",
+            SKIPPED,
+            (11, 13),
+            ("L1",),
+            "MXFP4",
+            flags=(*_FORWARD, *_TWELVE),
+        ),
+        Cheat(
+            "positions_left_out_in_four_bits",
+            SKIPPED,
+            (11, 19),
+            (),
+            "MXFP4",
+            flags=(*_FORWARD, *_TWELVE),
+            unseen=_ROUGH,
+            at_the_border=True,
+        ),
+        Cheat(
+            "checkpointing_unseen",
+            SKIPPED,
+            (24,),
+            (),
+            flags=("--sac-freq=1/1",),
+            unseen="gradients are the same, and no rule counts what is computed again: --sac-freq "
+            "is declared (docs/adr/0088)",
         ),
         Cheat("weights_pruned", SKIPPED, (11, 21), ("W1",), "FP16"),
         Cheat("width_shrunk", SKIPPED, (11, 21), ("W1",), "FP16"),
@@ -378,6 +407,7 @@ CHEATS = (
             unseen=_MASKS,
             at_the_border=True,
         ),
+        Cheat("fp4_while_dropping", PRECISION, (11, 39), (), flags=_BERT, unseen=_MASKS),
         Cheat(
             "forward_int8_some_products",
             PRECISION,

@@ -272,7 +272,9 @@ class Audited:
         for number, repeat in enumerate(self.facts.repeats):
             drawn = None
             if repeat.nonce is not None and evidence.path(number, audited.LEDGER) in self.files:
-                drawn = Draws(repeat.nonce, self.facts.workload.optimizer, ledger=True)
+                rough = draws.why_rough(self.facts.precision, dropout=False) is not None
+                optimizer = self.facts.workload.optimizer
+                drawn = Draws(repeat.nonce, optimizer, ledger=True, rough=rough)
             trains, steps = self.config.mode is Mode.TRAIN, len(repeat.commitments)
             judged = tuple(stop.step for stop in repeat.stops)
             run = reduced.EvidenceFacts(self.config.precision, trains, steps, drawn, judged)
@@ -326,7 +328,9 @@ def work(
         state=0,
         records_steps=records_steps,
     )
-    every = why is None and DRAWN.compares_all(end + 1) and config.mode is Mode.TRAIN
+    rough = draws.why_rough(config.precision, dropout=False) is not None
+    exact = why is None and not rough and DRAWN.compares_all(end + 1)
+    every = exact and config.mode is Mode.TRAIN
     judged = JUDGED if config.mode is Mode.TRAIN else ()
     line = Stream(audits, end, ledger=why is None, judged=judged, every_step=every)
     workload = workloads.of(config)
@@ -485,10 +489,11 @@ def _unseen(*_: object) -> evidence.NamespaceEvidence:
 def examine(found: Audited) -> Audited:
     """Let calibrator and verifier look at ``found``, one after the other."""
     stream = found.honest.stream
-    line = Replayed(DRAWN.recomputed(len(stream.token_seeds)) if stream is not None else ())
+    exact = stream is not None and draws.why_rough(found.config.precision, dropout=False) is None
+    line = Replayed(DRAWN.recomputed(len(stream.token_seeds)) if exact and stream else ())
     replay(found, line)
     line.incoming.append(found.reference)
-    if stream is not None and audited.REPLAYED in line.announced():
+    if exact and audited.REPLAYED in line.announced():
         line.incoming.append(recompute_order(found, line))
     reference_run.answer(line)
     assert isinstance(line.sent[-1], Done)

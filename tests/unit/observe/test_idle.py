@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmb.observe.idle import idle_share
+from llmb.audit.weights import MORE_ASLEEP, MOST_ASLEEP
+from llmb.observe.idle import Activity, idle_share
 
 STRENGTH = 0.02
 SIZES = [(64, 64), (384, 64), (64, 384), (61, 48), (200, 190)]
@@ -93,3 +94,50 @@ def test_gains_near_zero_are_idle_and_others_are_not() -> None:
     assert idle_share(gains, 1.0) == 0
     gains[:48] = 1e-4
     assert idle_share(gains, 1.0) == 0.75
+
+
+def asleep(name: str, *parts: Tensor, words: int = 1000) -> float:
+    """Return the share of the gradient ``parts`` of a parameter that sleeps."""
+    activity = Activity(words)
+    for part in parts:
+        activity.add(name, part)
+    return activity.asleep()[name]
+
+
+def test_rows_and_columns_without_gradient_sleep() -> None:
+    assert asleep("mlp.up_proj.weight", normal(384, 64)) == 0
+    rows = normal(384, 64)
+    rows[100:] *= 0.001
+    assert asleep("mlp.up_proj.weight", rows) == pytest.approx(284 / 384)
+    assert asleep("mlp.down_proj.weight", rows.t()) == pytest.approx(284 / 384)
+
+
+def test_a_row_that_one_part_of_a_batch_needs_is_awake() -> None:
+    halves = normal(64, 64), normal(64, 64, seed=2)
+    halves[0][32:], halves[1][:32] = 0, 0
+    assert asleep("o_proj.weight", halves[0]) == 0.5
+    assert asleep("o_proj.weight", *halves) == 0
+
+
+def test_words_without_a_gradient_and_small_gradients_of_queries_are_no_fault() -> None:
+    table = normal(1000, 64)
+    table[10:] = 0
+    assert asleep("model.embed_tokens.weight", table) == 0
+    assert asleep("lm_head.weight", table) == 0
+    assert asleep("transformer.wpe.weight", table[:128]) == 0
+    fused = normal(64, 192)
+    fused[:, :128] *= 0.001
+    assert asleep("transformer.h.0.attn.c_attn.weight", fused) == 0
+
+
+def test_a_gradient_of_a_single_token_is_within_the_limit() -> None:
+    for seed in range(20):
+        outer = normal(64, 1, seed=seed) @ normal(1, 768, seed=seed + 100)
+        assert asleep("pooler.dense.weight", outer) < MOST_ASLEEP + MORE_ASLEEP / 8
+
+
+def test_vectors_and_narrow_matrices_are_not_looked_at() -> None:
+    activity = Activity(1000)
+    activity.add("norm.weight", torch.zeros(64))
+    activity.add("token_type.weight", torch.zeros(2, 64))
+    assert activity.asleep() == {}
