@@ -21,13 +21,14 @@ W1 = Rule(
     "plugin makes from the seed; the distance that each weight has moved by the end. If L1 does "
     "not compare every step: the share of each parameter that needs no work in judged steps, such "
     "as rows that are zero or equal to others; and the share of each matrix's rows and columns "
-    "whose right gradient in a judged step is below 0.1 of the usual",
+    "whose right gradient in a judged step is below 0.03 of the usual",
     limit="the same bits; no further than AdamW can move a weight; no parameter with 0.05 of idle "
-    "rows, directions or gains more than at first, and two more; no matrix with more than 0.1 of "
-    "such rows or columns, and 1.35 by the root of the shorter side (768: 0.15)",
+    "rows, directions or gains more than at first, and two more; no matrix with more than 0.3 of "
+    "such rows or columns, and 1.35 by the root of the shorter side (768: 0.35)",
     cannot_see="weights swapped between two audited steps and put back: L1 compares these steps, "
-    "or G1 finds wrong gradients in a judged step among them. A twentieth of each matrix made idle "
-    "where L1 does not compare every step (1.1 times the tokens/s by count); there also softmaxes "
+    "or G1 finds wrong gradients in a judged step among them. A twentieth of each matrix made idle, "
+    "or three of ten features asleep, where L1 does not compare every step (1.1 and 1.2 times the "
+    "tokens/s by count); there also softmaxes "
     "that queries and keys with a large constant part make one-hot (3.5 times by count with "
     "features asleep, not built), and gradients that a device's reference computes",
     observer="worker, verifier",
@@ -46,9 +47,9 @@ RULES = (W1,)
 #: with 768.
 MOST_IDLE, MORE_DIRECTIONS = 0.05, 2
 #: Largest share of the rows, or columns, of a judged step's gradient that are far below usual; and
-#: a share more, to be divided by the root of the shorter side. Of one token's gradient chance makes
-#: 0.08 of the rows so small. Honest runs had 0.17 at most with a side of 64 (BERT), others 0.02.
-MOST_ASLEEP, MORE_ASLEEP = 0.1, 1.35
+#: a share more, to be divided by the root of the shorter side. GELU makes honest ones where few
+#: tokens have a loss: 0.09 of nemo-bert-base's rows (one sequence), 0.01 in GPT-2, 0 in Llama.
+MOST_ASLEEP, MORE_ASLEEP = 0.3, 1.35
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
 #: One last place of the largest weight, in the dtype of stored weights.
 _ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-51, "float16": 2.0**-9, "bfloat16": 2.0**-6}

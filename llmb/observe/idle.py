@@ -18,7 +18,7 @@ from llmb.records.audited import LEAST_SIDE
 _FAINT = 0.03
 _PROBES, _ITERATIONS = 4, 30
 #: A row or column of a gradient sleeps below this share of the usual length.
-_ASLEEP = 0.1
+_ASLEEP = 0.03
 #: Parts of the names of queries, keys and values in one matrix, and of embeddings.
 _FUSED, _EMBEDDINGS = "attn.c_attn.", ("embed", ".wte.", ".wpe.")
 #: Most rows of the longer side, in rows of the shorter side: so many are drawn at random.
