@@ -55,10 +55,10 @@ G1 = Rule(
     "parameters with too large an error even in the honest run of the step (the finding counts "
     "these parameters); half of the parameters, if a parameter map gives them to words that no "
     "step has (1.2 times by count). With dropout: in all steps products in 4 bits while dropout "
-    "is on, 1.79 times by count in the layers of nemo-bert-base (8 bits: 1.42; 4 bits and the "
-    "next but one: 2.1); no dropout of attention scores; a sixth of the sequences without a "
-    "backward pass in the layers, 1.08 times; no backward pass for three of four words without a "
-    "loss, 1.35 times in nemo-bert-base (by count)",
+    "is on, 1.79 times by count in the layers of nemo-bert-base (8 bits: 1.42; 4 bits, and no "
+    "backward pass as below: 2.1); no dropout of attention scores; a sixth of the sequences "
+    "without a backward pass in the layers, 1.08 times; no backward pass for three of four words "
+    "without a loss, 1.35 times in nemo-bert-base (by count)",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     causes=(
         "a kernel that is chosen anew (autotuned) after the first steps and adds up in a narrower "

@@ -70,7 +70,9 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
         places = rerun.places(order.passes) if config.mode is Mode.TRAIN else {}
         for name in order.passes if config.mode is Mode.TRAIN else ():
             channel.send(Phase(name=name))
-            if name in places:
+            if name in places and order.every_step:
+                shown[name] = rerun.samples(places[name], right, name)
+            elif name in places:
                 shown[name], shares = rerun.samples_and_asleep(places[name], right, name)
                 asleep = {one: (*asleep.get(one, ()), share) for one, share in shares.items()}
             else:
@@ -80,7 +82,7 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
             channel.send(Phase(name="the declared format on the host"))
             shown |= honest_on_the_host(order, rerun)
         if made is not None:
-            announce.write(audited.PRISTINE, made.with_asleep({} if order.every_step else asleep))
+            announce.write(audited.PRISTINE, made.with_asleep(asleep))
         if rerun.keeper is not None:
             announce.part(audited.PART_REFERENCE, rerun.keeper, order.scratch_folder)
     announce.write_bytes(audited.REFERENCE, save(shown))

@@ -236,7 +236,7 @@ CHEATS = (
             (),
             flags=("--sac-freq=1/1",),
             unseen="gradients are the same, and no rule counts what is computed again: --sac-freq "
-            "is declared (docs/adr/0088)",
+            "is declared (docs/adr/0089)",
         ),
         Cheat("weights_pruned", SKIPPED, (11, 21), ("W1",), "FP16"),
         Cheat("width_shrunk", SKIPPED, (11, 21), ("W1",), "FP16"),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from llmb.formats import class_of
 from llmb.observe import passes, probes
+from llmb.observe.idle import Activity
 from llmb.observe.passes import Numerics, Samples, Sketches, plain_pass, without_layers
 from llmb.observe.sketch import sketch
 from llmb.reference.data import Batch, make_batch, random_tokens
@@ -208,6 +209,29 @@ def test_samples_of_pieces_add_up() -> None:
     run(whole)
     run(pieces, parts=2)
     torch.testing.assert_close(pieces.values, whole.values, rtol=1e-4, atol=1e-8)
+
+
+def test_gradients_of_micro_batches_are_rounded_as_in_the_train_loop() -> None:
+    model = build(SMALL, seed=5, dtype=torch.bfloat16)
+    values = {name: p.detach() for name, p in model.named_parameters()}
+    parts, kept, batch = len(IDS), Kept(), Batch(IDS, IDS)
+    for part in batch.split(parts):
+        (model(part.ids, labels=part.labels) / parts).backward()
+    numerics = Numerics(torch.bfloat16, "cpu")
+    plain_pass(values.__getitem__, SMALL, batch, numerics, kept, parts=parts, adds_up=True)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(kept.gradients[name], parameter.grad), name
+    assert kept.calls == len(values)
+
+
+def test_an_activity_sees_all_gradients_of_the_last_try() -> None:
+    activity = Activity(SMALL.vocab_size)
+    begun = Samples(torch.arange(10), sizes(), activity)
+    run(begun)
+    run(begun.again())
+    shares = activity.asleep()
+    assert {name for name in shares if name.endswith("up_proj.weight")}
+    assert max(shares.values()) < 0.3
 
 
 def test_a_model_without_layers_has_embedding_norm_and_head_and_a_loss_near_chance() -> None:
