@@ -39,7 +39,7 @@ def test_two_honest_runs_pass_in_exact_and_in_rough_formats(honest: float, usual
 def test_calls_without_logits_fail_however_few_they_are(honest: float) -> None:
     found = judged(honest, {5: 1.0}, 0.3)
     assert found.status is Status.FAIL
-    assert "the logits of call 5 are 1 off (limit 0.95)" in found.message
+    assert "the logits of call 5 are 1 off" in found.message
 
 
 def test_half_of_the_calls_without_logits_fail_together() -> None:
