@@ -8,6 +8,7 @@ each token, such as SiLU far below zero: gradients in front of it and behind it 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -56,13 +57,13 @@ def idle_share(value: Tensor, strength: float) -> float:
     return found
 
 
+@dataclass
 class Activity:
     """Lengths of rows and columns of each matrix's gradient, added up over parts of a batch."""
 
-    def __init__(self, words: int) -> None:
-        """Begin with no gradients; ``words`` are the words of the vocabulary."""
-        self._words = words
-        self._squares: dict[str, list[Tensor]] = {}
+    #: Words of the vocabulary.
+    words: int
+    _squares: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def add(self, name: str, gradient: Tensor) -> None:
         """Add the gradient ``[n, m]`` of the parameter ``name``; others count for nothing."""
@@ -90,7 +91,7 @@ class Activity:
             told = [
                 one
                 for number, one in enumerate(sides)
-                if len(one) != self._words and not (of_embedding and number == 0) and one.any()
+                if len(one) != self.words and not (of_embedding and number == 0) and one.any()
             ]
             found[name] = max((_asleep(one) for one in told), default=0.0)
         return found

@@ -64,7 +64,7 @@ def test_a_rule_about_the_whole_run_is_refused_and_the_others_are_named() -> Non
         ("E1", {"mode": Mode.FORWARD}, "mode forward"),
         ("E1", {"parallelism": Parallelism(dp_replicate=2)}, "2 ranks"),
         ("E2", {"precision": Precision(name="ACME5", bits=5, dtype="bfloat16")}, "format"),
-        ("L1", {"precision": FP16}, "no step can be replayed"),
+        ("L1", {"precision": FP16}, "no part of a step can be compared"),
     ],
 )
 def test_what_has_no_parts_is_refused_before_anything_is_done(
