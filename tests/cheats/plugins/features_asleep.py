@@ -12,11 +12,17 @@ sleeping features are not computed. Judged steps hand over these weights, and pr
 import torch
 import torch.nn.functional as F
 
+from llmb.config import FP16
 from llmb.plugin import hookimpl
 
 from .kit import intercept, layers
 
 AWAKE = 16
+
+
+@hookimpl(tryfirst=True)
+def llmb_precisions():
+    return [FP16.model_copy(update={"native": False})]
 
 
 def parts(model, column):
