@@ -23,7 +23,7 @@ O1 = Rule(
     measured="class, `step`, groups, hooks and step counters after the last step",
     limit="every parameter once, with the workload's constants",
     cannot_see="native code inside `step`: O2 replays the step; in FP16 under autocast up to "
-    "8 steps whose gradients overflow on purpose",
+    "8 steps whose gradients overflow on purpose (one, if L1 repeats the steps)",
     evidence=(OPTIMIZER,),
     modes=TRAINING,
     causes=(

@@ -47,8 +47,8 @@ RULES = (W1,)
 #: with 768.
 MOST_IDLE, MORE_DIRECTIONS = 0.05, 2
 #: Largest share of the rows, or columns, of a judged step's gradient that are far below usual; and
-#: a share more, to be divided by the root of the shorter side. GELU makes honest ones where few
-#: tokens have a loss: 0.11 of nemo-bert-base's rows (one sequence), 0.01 in GPT-2, 0 in Llama.
+#: a share more, to be divided by the root of the shorter side. GELU puts features to sleep where
+#: few tokens have a loss: 0.11 of nemo-bert-base's rows (one sequence), 0.01 in GPT-2, 0 in Llama.
 MOST_ASLEEP, MORE_ASLEEP = 0.3, 1.35
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
 #: One last place of the largest weight, in the dtype of stored weights.
@@ -128,8 +128,9 @@ def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
 def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> Finding | None:
     """Return W1 if most of a matrix has hardly any gradient in a judged step."""
     evidence, by_host = bench.paths(PRISTINE), bench.read(REFERENCE) or {}
-    looked_at = [one for one in pristine.parameters if len(one.asleep) == len(stops)]
-    if not looked_at and all(judged_pass(step) in by_host for step in stops):
+    matrices = [p for p in pristine.parameters if len(p.shape) == 2 and min(p.shape) >= LEAST_SIDE]
+    looked_at = [one for one in matrices if len(one.asleep) == len(stops)]
+    if matrices and not looked_at and all(judged_pass(step) in by_host for step in stops):
         why = "nobody has looked at the gradients of the judged steps"
         return W1.unjudged(Status.NOT_OBSERVED, why, evidence)
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)

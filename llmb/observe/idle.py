@@ -66,7 +66,10 @@ class Activity:
     _squares: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def add(self, name: str, gradient: Tensor) -> None:
-        """Add the gradient ``[n, m]`` of the parameter ``name``; others count for nothing."""
+        """Add the gradient ``[n, m]`` of the parameter ``name``.
+
+        Vectors, and matrices with a side shorter than ``LEAST_SIDE``, are left out.
+        """
         if gradient.dim() != 2 or min(gradient.shape) < LEAST_SIDE:
             return
         squares = gradient.detach().float().square()
@@ -81,9 +84,10 @@ class Activity:
         self._squares.clear()
 
     def asleep(self) -> dict[str, float]:
-        """Return by parameter the larger share of rows, or columns, that are far below usual.
+        """Return for each matrix the share of its rows, or of its columns, that sleep, 0 to 1.
 
-        Rows of embeddings and of the head are left out: most words occur in no batch.
+        The larger of both shares counts. Example: 0.94 where 15 of 16 features of an up-projection
+        sleep. Rows of embeddings and of the head are left out: most words occur in no batch.
         """
         found = {}
         for name, sides in self._squares.items():
@@ -98,6 +102,7 @@ class Activity:
 
 
 def _asleep(squares: Tensor) -> float:
+    """Return the share of squared lengths that are below ``_ASLEEP`` of the usual length."""
     return float((squares < _ASLEEP**2 * squares.mean()).float().mean())
 
 

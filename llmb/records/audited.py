@@ -264,8 +264,9 @@ class PristineDigest(Frozen):
     #: parameter that needs no work, less that of the first weights. Empty for small parameters, and
     #: for those that are zero at first.
     idle: tuple[float, ...] = ()
-    #: As ``idle``, of a matrix: the larger share of rows, or columns, of the right gradient that
-    #: are far below usual. Empty for other parameters, and where a device makes the reference.
+    #: Of a matrix, for each judged step: the share of rows, or of columns, whose right gradient is
+    #: far below usual (``llmb.observe.idle.Activity``). Empty for other parameters, if rule L1
+    #: compares every step, and where a device makes the reference.
     asleep: tuple[float, ...] = ()
 
 

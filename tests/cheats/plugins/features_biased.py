@@ -22,26 +22,14 @@ def pairs_of(model):
     return [(x.mlp.c_fc, x.mlp.c_proj) for x in model.transformer.h.values()]
 
 
-def first_forward(one, whole, awake, cheap):
-    is_linear = isinstance(one, torch.nn.Linear)
+def cheap_forward(one, cheap, rows=slice(None), columns=slice(None)):
+    whole, is_linear = one.forward, isinstance(one, torch.nn.Linear)
 
     def forward(x):
         if not cheap["is"]:
             return whole(x)
         w = one.weight if is_linear else one.weight.t()
-        return F.linear(x, w[awake], one.bias[awake])
-
-    return forward
-
-
-def second_forward(one, whole, awake, cheap):
-    is_linear = isinstance(one, torch.nn.Linear)
-
-    def forward(x):
-        if not cheap["is"]:
-            return whole(x)
-        w = one.weight if is_linear else one.weight.t()
-        return F.linear(x, w[:, awake], one.bias)
+        return F.linear(x, w[rows][:, columns], one.bias[rows])
 
     return forward
 
@@ -53,8 +41,8 @@ def llmb_post_process_model(model, config):
     turn = torch.randperm(features, generator=torch.Generator().manual_seed(0))
     awake, asleep = turn[: features // SHARE].sort().values, turn[features // SHARE :]
     for one, two in pairs:
-        one.forward = first_forward(one, one.forward, awake, cheap)
-        two.forward = second_forward(two, two.forward, awake, cheap)
+        one.forward = cheap_forward(one, cheap, rows=awake)
+        two.forward = cheap_forward(two, cheap, columns=awake)
     kept = [one.bias.data[asleep].clone() for one, _ in pairs]
     begin = 1 if hasattr(model, "bert") else LAST_REPLAYED + 2
     back, forward = config.warmup_steps + config.timed_steps + 1, model.forward

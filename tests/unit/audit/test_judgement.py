@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from llmb.audit import judgement
-from llmb.audit.bench import UnreadableError
+from llmb.audit import judgement, weights
+from llmb.audit.bench import Bench, UnreadableError
 from llmb.audit.judgement import Judgement
 from llmb.audit.rules import RULES
 from llmb.config import BF16, FP16, FP32, TF32, Precision
@@ -501,6 +501,19 @@ def test_a_judged_step_in_which_most_features_sleep_fails(tmp_path: Path) -> Non
     assert f"in step {steps[-1]} 0.94 of the rows or columns of {name} have" in w1.message
     files[path] = pristine.with_asleep({}).model_dump_json().encode()
     assert replace(found, files=files).finding("W1").status is Status.NOT_OBSERVED
+
+
+def test_a_model_without_large_matrices_has_none_to_be_looked_at(tmp_path: Path) -> None:
+    found = builders_audit.audit(tmp_path, records_steps=True)
+    steps = [stop.step for stop in found.facts.repeats[0].stops]
+    path = evidence.path(0, audited.PRISTINE)
+    pristine = PristineEvidence.model_validate_json(found.files[path]).with_asleep({})
+    vectors = tuple(one for one in pristine.parameters if len(one.shape) == 1)
+    bench = Bench(found.files.get, found.facts, 0)
+    finding = weights._asleep(bench, pristine, steps)
+    assert finding is not None
+    assert finding.status is Status.NOT_OBSERVED
+    assert weights._asleep(bench, PristineEvidence(parameters=vectors), steps) is None
 
 
 def test_where_every_step_is_compared_drawn_steps_are_judged(run: Audited) -> None:
