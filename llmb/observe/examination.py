@@ -59,15 +59,16 @@ class Examination:
         """Run a probe through ``program``, the callable that runs ``model``.
 
         The probe's tokens overwrite the tokens of ``batch``, in the same memory every time. All
-        sequences are equal. The loss is the mean over sequences; in float16 the loss is the sum:
-        then gradients underflow no sooner than the gradients of a single sequence.
+        sequences are equal. In float16 the loss has a factor (``copies_of``), so that gradients do
+        not underflow.
         """
         for parameter in model.parameters():
             parameter.grad = None
         self.edit(name, dtype)
         batch.fill(probes.batch(self._seed, name, self._shape))
         with self.watching(name, model):
-            loss, copies = self._pass(program, backend, dtype, batch, context)
+            copies = copies_of(batch, dtype)
+            loss = self._pass(program, backend, batch, context, copies)
         self._take(name, loss, copies)
 
     def watching(self, name: str, model: nn.Module) -> AbstractContextManager[object]:
@@ -80,19 +81,19 @@ class Examination:
         self,
         program: Callable[..., Any],
         backend: Backend,
-        dtype: str,
         batch: Batch,
         context: AbstractContextManager[object] | None,
-    ) -> tuple[Tensor, int]:
-        """Run forward and backward; return the loss, and the factor applied to the loss."""
+        copies: int,
+    ) -> Tensor:
+        """Run forward, and backward with the loss times ``copies``; return the loss."""
         backend.step_begin()
         with context or nullcontext():
-            loss = program(batch.ids, labels=batch.labels, **batch.extra)
-        copies = copies_of(batch, dtype)
-        (loss * copies if copies > 1 else loss).backward()  # the ``backward`` of the model's loss
+            loss: Tensor = program(batch.ids, labels=batch.labels, **batch.extra)
+        # The ``backward`` of the model's loss.
+        (loss * copies if copies > 1 else loss).backward()  # type: ignore[no-untyped-call]
         backend.step_end()
         backend.synchronize()
-        return loss, copies
+        return loss
 
     def pairs(
         self,
@@ -115,7 +116,9 @@ class Examination:
             self._canonical.write(name, made.weight(name, self._canonical.value(name)))
         self._saved = {}
         batch.fill(made.batch())
-        self._pass(program, backend, dtype, batch, context)
+        # In float16 the sum over equal sequences: as exact as the gradient of a single sequence.
+        copies = len(batch.ids) if dtype == "float16" else 1
+        self._pass(program, backend, batch, context, copies)
         return tuple(pairs_seen.seen(self._shape, self._canonical.gradient))
 
     def edit(self, name: str, dtype: str) -> None:

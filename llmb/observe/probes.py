@@ -39,6 +39,9 @@ _FAINT, _FAINT_TIED = 12, 6
 _FAINT_FP16 = 0
 #: Scale of the branches' channels in an embedding that is also the head.
 _QUIET = 2.0**-8
+#: The last norm's gain of the probe ``branches`` in FP16, for a vocabulary of more words than this.
+#: A sum of 65,504 equal exponentials overflows in torch's softmax on a CPU, and so does the loss.
+_MANY_WORDS, _APART_FP16 = 2**15, 32.0
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
 _LOUD = 64.0  # factor of positions and tokens
 #: Scale of BERT's last matrix: this near zero, GELU is a straight line to within 2**-20. FP16
@@ -109,7 +112,8 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
     kept = {name: own.get(name) for name in model.out}
     kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
     found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
-    found[family_of(shape).last_norm] = lambda value: _gain(value, 1.0, model)
+    gain = _APART_FP16 if is_fp16 and shape.vocab_size > _MANY_WORDS else 1.0
+    found[family_of(shape).last_norm] = lambda value: _gain(value, gain, model)
     if not own:
         return found
     first = min(c.first for c in own.values())

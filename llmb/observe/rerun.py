@@ -22,6 +22,7 @@ from llmb.observe.idle import Activity
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import (
     LIVE,
+    MOST_SCALE,
     Numerics,
     Samples,
     Sketches,
@@ -51,8 +52,6 @@ from llmb.reference.shapes import Shape
 
 C = TypeVar("C", Sketches, Samples)
 R = TypeVar("R")
-#: The exponent of float16's largest power of two.
-_MOST_SCALE = 15
 
 
 @dataclass(frozen=True)
@@ -386,7 +385,7 @@ def loss_scale(batch: Batch) -> int:
     gradient of each token underflows no sooner than the gradient of a summed loss. Example: 4,096
     for 24 sequences of 256. At most 2^15: 2^16 is beyond float16.
     """
-    return 1 << min(_MOST_SCALE, batch.ids.numel().bit_length() - 1)
+    return 1 << min(MOST_SCALE, batch.ids.numel().bit_length() - 1)
 
 
 def borders(precision: Precision) -> tuple[PrecisionClass, ...]:

@@ -13,8 +13,8 @@ from torch import nn
 from llmb.audit.distance import gaps
 from llmb.formats import class_of
 from llmb.observe import probes
-from llmb.observe.passes import Sketches
-from llmb.observe.probes import HEAD, PROBES
+from llmb.observe.passes import Numerics, Sketches, copies_of, plain_pass, without_layers
+from llmb.observe.probes import BRANCHES, HEAD, PROBES
 from llmb.reference import formats
 from llmb.reference.data import make_batch
 from llmb.reference.head import TiedHead
@@ -137,6 +137,26 @@ def test_an_honest_run_in_sixteen_bits_has_bits_left_in_every_part(
 ) -> None:
     found = honest(family, run)
     assert min(found.values()) > least, sorted(found.items(), key=lambda item: item[1])[:9]
+
+
+@pytest.mark.parametrize(("probe", "length", "least"), [(BRANCHES, 24, 7.0), (HEAD, 256, 9.0)])
+def test_an_honest_run_in_fp16_has_bits_left_with_many_words(
+    probe: str, length: int, least: float
+) -> None:
+    # A softmax over so many equal words overflows, and gradients of a mean underflow.
+    shape = replace(QWEN3, vocab_size=151_936, sequence_length=length)
+    model, batch = build(shape, 7, FP16), probes.batch(4, probe, shape)
+    edits = probes.edits(probe, shape, "float16")
+    weights = {n: edits.get(n, torch.clone)(p.detach()) for n, p in model.named_parameters()}
+    told = without_layers(shape) if probe == HEAD else shape
+
+    def shown(dtype: torch.dtype, copies: int) -> dict[str, list[float]]:
+        sketches, numerics = Sketches(probe, 4, shape), Numerics(dtype, "cpu")
+        plain_pass(weights.__getitem__, told, batch, numerics, sketches, copies=copies)
+        return {name: tensor.tolist() for name, tensor in sketches.tensors.items()}
+
+    found = gaps(shown(FP16, copies_of(batch, "float16")), shown(torch.float32, 1), f"{probe}/")
+    assert min(one.bits for one in found.values()) > least
 
 
 def test_the_head_probe_of_few_tokens_has_all_of_them_as_targets() -> None:

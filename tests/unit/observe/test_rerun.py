@@ -201,7 +201,9 @@ def test_autocast_is_that_of_bf16_over_float32_weights(
         (True, torch.float16, STEP, 32),
         (True, torch.float32, LIVE, 1),  # the reference
         (False, torch.float16, LIVE, 1),
-        (True, torch.float16, probes.HEAD, 4),  # one sequence four times: their sum
+        (True, torch.float16, probes.HEAD, 512),  # one sequence four times: 16 for each token
+        (False, torch.float16, probes.HEAD, 512),
+        (True, torch.float32, probes.HEAD, 1),
     ],
 )
 def test_where_the_run_scales_its_loss_so_do_its_honest_passes_in_fp16(
