@@ -154,7 +154,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.finding(Status.FAIL, broken, evidence=paths)
         return
     if replayed is None or bench.measured is None:
-        yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
+        told = "no honest run has replayed the steps"
+        if replayed is not None:
+            told = "no honest run shows the limits (see rule P1)"
+        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
     if bench.why_rough is not None:
         least = drawn.least_replayed(len(compared))

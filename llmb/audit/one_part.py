@@ -37,7 +37,7 @@ def parts(rule: str, bench: Bench) -> tuple[PartFinding, ...]:
         if rule in ("E2", "P1"):
             probes = precision.Probes(seen, honest, reference, fmt, ())
             if not probes.honest_is_honest():
-                raise UnreadableError(ROUGH)
+                raise UnreadableError(probes.why_rough)
             found = [*probes.parts(classes=rule == "P1")]
         else:
             on_host = bench.facts.on_host

@@ -33,6 +33,11 @@ _ROUGHER = 0.75
 #: gpt2-125m was too rough in one of about twenty runs: 2.5 bits in pure BF16, 4.9 under autocast.
 _MOST_UNTOLD = 0.1
 ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
+ROUGH_ON_HOST = (
+    "an honest run on the host, without the plugin, has too few bits with these weights, too: "
+    "nothing to compare with. Has the training become unstable (try fewer steps), or is the format "
+    "too rough for this model?"
+)
 #: Names of out-projections, through which branches write, for all model families.
 _OUT_PROJECTIONS = tuple(
     {one.matrices[kind].rpartition("{}.")[2] for one in FAMILIES.values() for kind in ("o", "down")}
@@ -252,6 +257,15 @@ class Probes:
         enough = all(device[item] >= declared.floor(item) for item in told)
         return enough and statistics.median(short) <= _ROUGHER
 
+    @property
+    def why_rough(self) -> str:
+        """Return why the honest run shows no limits; used if ``honest_is_honest`` is false."""
+        if self._known is None:
+            return UNKNOWN
+        host = self._declared.host.values() if self._declared is not None else ()
+        rough = sum(value < self._known.floor for value in host)
+        return ROUGH_ON_HOST if rough > _MOST_UNTOLD * len(host) else ROUGH
+
     def measured(self) -> Measured:
         """Return the reached class, and the bits behind the result."""
         honest = self._declared.honest if self._declared else None
@@ -396,7 +410,7 @@ class Probes:
         told = {i: v for i, v in shown.items() if border.host.get(i, math.inf) >= border.floor(i)}
         reached = all(value >= border.floor(item) for item, value in told.items())
         if reached or self._known.declared:
-            return not_observed("P1", ROUGH, self._evidence)
+            return not_observed("P1", self.why_rough, self._evidence)
         fewest = min(shown.values())
         return compared(
             "P1",
@@ -411,8 +425,7 @@ class Probes:
 
     def without_yardstick(self, *rules: str) -> list[Finding]:
         """Return ``rules`` as not observed, for lack of an honest run to compare with."""
-        why = UNKNOWN if self._known is None else ROUGH
-        return [not_observed(rule, why, self._evidence) for rule in rules]
+        return [not_observed(rule, self.why_rough, self._evidence) for rule in rules]
 
 
 def _medians(shown: Bits) -> dict[str, float]:

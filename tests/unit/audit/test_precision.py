@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from llmb import formats
-from llmb.audit.precision import Bits, Border, Probes, bits, of_class
+from llmb.audit.precision import ROUGH, ROUGH_ON_HOST, Bits, Border, Probes, bits, of_class
 from llmb.audit.rule import PartFinding
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.records.audited import WIDE_LOSS
@@ -265,6 +265,15 @@ def test_a_part_that_not_even_the_hosts_honest_run_gets_right_is_left_out_and_fe
     assert judged(with_(7.4, UP=2.0), UP=3.1).branches().status is Status.FAIL
     assert not judged(with_(7.4), UP=2.4, DOWN=2.4).honest_is_honest()
     assert not judged(with_(7.4), UP=1.4).honest_is_honest(), "that is no rough run, but none"
+
+
+def test_a_message_tells_a_rough_device_from_weights_that_are_rough_on_the_host_too() -> None:
+    half = [part for part in PARTS if part.startswith("branches/")]
+    for on_host, told in ((2.0, ROUGH_ON_HOST), (7.4, ROUGH)):
+        right = RIGHT | arrays(dict.fromkeys(half, on_host), "host/")
+        judged = Probes(arrays(2.0), arrays(2.0, "BF16/"), right, BF16, ())
+        assert not judged.honest_is_honest()
+        assert [one.message for one in judged.without_yardstick("E1", "G1")] == [told, told]
 
 
 # -- E3 -------------------------------------------------------------------------------------
