@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmb.audit import equivalence
@@ -77,12 +77,15 @@ class JudgedSteps:
         honest: Sequence[ComparedRows],
         last: HonestError | None,
         precision: Precision,
+        model: Collection[str] = (),
     ) -> None:
         """Judge ``worker`` beside the runs ``honest``, of which the larger error counts.
 
         ``last`` has the honest errors of the last step (rule E1), which limit those of the judged
-        steps; None where no plugin had a part in the runs ``honest``.
+        steps; None where no plugin had a part in the runs ``honest``. ``model`` has the names of
+        the model's parameters: another name is of several, such as one kind of all layers.
         """
+        self._model = model
         self._steps, self._worker, self._honest = steps, worker, honest
         self._last, self._least = last, equivalence.least_error(precision)
         known = precision.judged_as
@@ -120,7 +123,11 @@ class JudgedSteps:
             kinds.setdefault(kind_of(name), []).append(name)
         errors = [_error(ways, [name]) for name in told]
         usual = statistics.median_high(errors) if errors else 0.0
-        groups = [(kind, names, self._of_kind) for kind, names in kinds.items() if len(names) > 1]
+        groups = [
+            (kind, names, self._of_kind)
+            for kind, names in kinds.items()
+            if len(names) > 1 or (self._model and names[0] not in self._model)
+        ]
         groups += [(name, [name], self._of_part) for name in told]
         for of, names, times in groups:
             honest = max(usual, _error(ways, names))

@@ -35,7 +35,8 @@ def parts(rule: str, bench: Bench) -> tuple[PartFinding, ...]:
         raise UnreadableError(UNKNOWN)
     try:
         if rule in ("E2", "P1"):
-            probes = precision.Probes(seen, honest, reference, fmt, ())
+            shared = bench.facts.parallelism.is_shared
+            probes = precision.Probes(seen, honest, reference, fmt, (), shared=shared)
             if not probes.honest_is_honest():
                 raise UnreadableError(probes.why_rough)
             found = [*probes.parts(classes=rule == "P1")]

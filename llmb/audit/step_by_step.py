@@ -116,7 +116,9 @@ class StepByStep:
         shown += f"{self._oddest_step()[0]:.3g}"
         if self._left_out and self._is_beyond(every):
             usual = self._worst(self.lengths())[1]
-            shown += f" (without the {self._left_out} steps furthest off "
+            shown += (
+                f" (without the {self._left_out} step{'s' * (self._left_out > 1)} furthest off "
+            )
             shown += f"{self.together()[0]:.3g} of all, worst {usual:.3g})"
         if not self._judges_elements:
             return shown

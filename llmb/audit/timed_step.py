@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from llmb.audit import dropped_step, equivalence
+from llmb.audit import dropped_step, equivalence, stored_together
 from llmb.audit.bench import (
     HONEST,
     JUDGED,
     LEDGER,
+    PRISTINE,
     REFERENCE,
     REPLAY,
     STEP_VALUES,
     STEPS,
+    VALUES,
     WEIGHTS,
     Bench,
 )
@@ -35,30 +37,33 @@ G1 = Rule(
     measured="gradients of two or three steps inside the window (three to five if L1 does not "
     "compare every step), drawn from the nonce, each step with the same chance, unknown to the "
     "worker as judged until its pause: the worker writes the weights of the step while the clock "
-    "of the run stands still, and the reference and two honest runs on the same device compute the "
-    "step from these weights; 64 elements of each gradient, or 256 if L1 does not compare every "
-    "step (fewer for more than 128 parameters). With dropout: beside the mean of four honest steps "
-    "with the same weights and tokens and other masks",
+    "of the run stands still, and the reference and two honest runs on the same device compute "
+    "the step from these weights; 64 elements of each gradient, or 256 if L1 does not compare "
+    "every step (fewer for more than 128 parameters). Not observed if matrices of several kinds "
+    "are stored in one parameter, except for queries, keys and values, and for gate and up. With "
+    "dropout: beside the mean of four honest steps with the same weights and tokens and other "
+    "masks",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.8 to 1.2 times as far from it as "
     "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5)",
-    cannot_see="a step after the last judged step, if a plugin is honest until then: one window "
-    "in two has two judged steps, and a third of the window follows on average (INT8 in outputs "
-    "and weight gradients of the rest: 1.12 times the tokens/s; L1's limits hold). Errors within "
-    "the limit: INT8 in a fifth of these products, 1.07 times; at llama-1.4b's width, with FP32 "
-    "between the products, INT8 in blocks of 32 in most products, 1.83 times by count (one step "
-    "by a script, docs/adr/0083). If L1 does not compare every step: a cheat in a random half of "
-    "the steps, in one run of 27 (with dropout in one of 14), and in steps after the third judged "
-    "step, in one run of three (nothing computed there: 1.33 times the tokens/s). Where L1 "
-    "compares directions (dropout, fewer than 8 bits, FP16 under autocast), smaller faults only; "
-    "parameters with too large an error even in the honest run of the step (the finding counts "
-    "these parameters); half of the parameters, if a parameter map gives them to words that no "
-    "step has (1.2 times by count). With dropout: in all steps products in 4 bits while dropout "
-    "is on, 1.79 times by count in the layers of nemo-bert-base (8 bits: 1.42; 4 bits, and no "
-    "backward pass as below: 2.1); no dropout of attention scores; a sixth of the sequences "
-    "without a backward pass in the layers, 1.08 times; no backward pass for three of four words "
-    "without a loss, 1.35 times in nemo-bert-base (by count)",
+    cannot_see="a step after the last judged step, if a plugin is honest until then: one window in "
+    "two has two judged steps, and a third of the window follows on average (INT8 in outputs and "
+    "weight gradients of the rest: 1.12 times the tokens/s; L1's limits hold). Errors within the "
+    "limit: INT8 in a fifth of these products, 1.07 times; at llama-1.4b's width, with FP32 "
+    "between the products, INT8 in blocks of 32 in most products, 1.83 times by count (one step by "
+    "a script, docs/adr/0083); where queries, keys and values are stored in one parameter, INT8 in "
+    "all weight gradients, 1.12 times (llama-45m). If L1 does not compare every step: a cheat in a "
+    "random half of the steps, in one run of 27 (with dropout in one of 14), and in steps after "
+    "the third judged step, in one run of three (nothing computed there: 1.33 times the tokens/s). "
+    "Where L1 compares directions (dropout, fewer than 8 bits, FP16 under autocast), smaller "
+    "faults only; parameters with too large an error even in the honest run of the step (the "
+    "finding counts these parameters); half of the parameters, if a parameter map gives them to "
+    "words that no step has (1.2 times by count). With dropout: in all steps products in 4 bits "
+    "while dropout is on, 1.79 times by count in the layers of nemo-bert-base (8 bits: 1.42; 4 "
+    "bits, and no backward pass as below: 2.1); no dropout of attention scores; a sixth of the "
+    "sequences without a backward pass in the layers, 1.08 times; no backward pass for three of "
+    "four words without a loss, 1.35 times in nemo-bert-base (by count)",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     causes=(
         "a kernel that is chosen anew (autotuned) after the first steps and adds up in a narrower "
@@ -78,6 +83,9 @@ _NOT_HANDED = "the worker did not hand over the weights of each judged step"
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield G1 of a training step; the judge ``gradients`` checks the honest run first."""
     if not bench.trains:
+        return
+    if (why := _mixed(bench)) is not None:
+        yield G1.unjudged(Status.NOT_OBSERVED, why)
         return
     if bench.every_step:
         yield _of_judged(bench)
@@ -120,6 +128,41 @@ def judge(bench: Bench) -> Iterator[Finding]:
         for step, name in zip(kept, passes, strict=True)
     ]
     yield _together(found, [step.index for step in kept])
+
+
+def _mixed(bench: Bench) -> str | None:
+    """Return why no parameter can be judged alone: parameters of the model are stored together.
+
+    Rules 3 and older allowed any storage.
+
+    Raises:
+        ValueError: the places of the samples are no whole rows, or the model has no such place.
+    """
+    ledger, steps, pristine = bench.read(LEDGER), bench.needed(STEPS), bench.read(PRISTINE)
+    if pristine is None or int(bench.facts.rules_version) < JUDGED_SINCE:
+        return None
+    shapes = {one.name: one.shape for one in pristine.parameters}
+    known = partial(stored_together.mixed, shapes=shapes, one_layer=not bench.every_step)
+    where = bench.whole_numbers(VALUES).get(audited.WHERE)
+    found = None
+    if ledger is not None and where is not None:
+        counts = [one.elements for one in ledger.segments]
+        width = sum(counts)
+        rows = [where[begin : begin + width] for begin in range(0, len(where), max(1, width))]
+        found = known([one.name for one in ledger.segments], counts, rows)
+    places = bench.whole_numbers(STEP_VALUES)
+    for step in steps.steps:
+        row = places.get(f"{step.index}/where")
+        if found is None and row is not None:
+            counts = [one.gradients for one in step.segments]
+            found = known([one.name for one in step.segments], counts, [row])
+    if found is None:
+        return None
+    layers = "all layers" if bench.every_step else "a layer"
+    return (
+        f"{found}, and the limits of single parameters would be limits of both: store matrices "
+        f"apart (together may be queries, keys and values, and gate and up, of {layers})"
+    )
 
 
 def _not_all(bench: Bench, kept: Sequence[AuditedStep]) -> Finding | None:
@@ -201,7 +244,9 @@ def _of_judged(bench: Bench) -> Finding:
     last = None
     if not bench.facts.on_host:
         last = honest_error(ways_of(honest, precision.name), reference, precision)
-    judged = JudgedSteps(due, worker, ways, last, precision)
+    weights = bench.read(WEIGHTS)
+    model = weights.sizes if weights is not None else ()
+    judged = JudgedSteps(due, worker, ways, last, precision, model)
     return _finding(judged, due, bench.paths(JUDGED, HONEST, REFERENCE))
 
 

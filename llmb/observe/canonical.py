@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from llmb.errors import UsageError
 from llmb.parallel.shards import is_elsewhere, is_spread, whole, write
 from llmb.plugin import ParameterView
+from llmb.plugin.hookspecs import Kind
 
 #: Shares a rank's value of a stored parameter with all ranks; None if the rank has no value. The
 #: value has shape and dtype of the parameter (the last argument).
@@ -41,6 +42,21 @@ class Origin:
         return max(endings, key=len, default=None)
 
 
+class _Kept:
+    """View of a parameter that a map leaves out, and that the model still has."""
+
+    padding = ()
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self._parameter = parameter
+
+    def read(self, kind: Kind) -> Tensor | None:
+        return {"value": self._parameter.detach(), "grad": self._parameter.grad}.get(kind)
+
+    def write(self, value: Tensor) -> None:
+        self._parameter.detach().copy_(value)
+
+
 class Canonical:
     """Reads and writes canonical parameters of a post-processed model."""
 
@@ -53,7 +69,10 @@ class Canonical:
     def __init__(
         self, origin: Origin, model: nn.Module, views: Mapping[str, ParameterView] | None
     ) -> None:
-        """Find the parameters of ``origin`` in ``model``, through ``views`` where given."""
+        """Find the parameters of ``origin`` in ``model``, through ``views`` where given.
+
+        A parameter that ``views`` leave out is found as without views.
+        """
         self.mapped = views is not None
         self._views = dict(views or {})
         #: Stored name -> canonical name, for parameters found without a map.
@@ -61,13 +80,16 @@ class Canonical:
         self._plain: dict[str, nn.Parameter] = {}
         self._stored: dict[str, str] = {}
         self._share: Share | None = None
-        if views is None:
-            for stored, parameter in model.named_parameters():
-                name = origin.name_of(stored, parameter)
-                if name is not None and name not in self._plain:
-                    self.by_stored[stored] = name
-                    self._plain[name] = parameter
-                    self._stored[name] = stored
+        for stored, parameter in model.named_parameters():
+            name = origin.name_of(stored, parameter)
+            if name is None:
+                continue
+            if self.mapped:
+                self._views.setdefault(name, _Kept(parameter))
+            elif name not in self._plain:
+                self.by_stored[stored] = name
+                self._plain[name] = parameter
+                self._stored[name] = stored
         #: Canonical names in the model's own order, then the names that only a map has.
         found = self._views if self.mapped else self._plain
         self.names: tuple[str, ...] = (

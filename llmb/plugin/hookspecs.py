@@ -105,7 +105,8 @@ def llmb_optimizer_options(config: RunConfig) -> Mapping[str, bool] | None:
 def llmb_parameter_map(model: nn.Module) -> Mapping[str, ParameterView] | None:
     """Return canonical name -> view for a model with fused, repacked or sharded parameters.
 
-    Without this hook the harness finds parameters by name.
+    A parameter that keeps its name may be left out. Without this hook the harness finds parameters
+    by name. G1 tells which matrices may be stored in one parameter (docs/plugins.md).
     """
 
 

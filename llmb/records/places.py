@@ -32,7 +32,7 @@ def drawn_places(
         size = math.prod(shape)
         least = min(size, count)
         if least <= 1:
-            yield 0, 1, least
+            yield int(draw.random() * size) if size > 1 else 0, 1, least
             continue
         longest = (size - 1) // (least - 1)
         shortest = (longest + 1) // 2

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from llmb.plugin import ParameterView
+from llmb.reference.loss import IGNORED
 from llmb.sdk.report import CheckError, SkipError
 from llmb.sdk.subject import Subject
 
@@ -18,19 +19,33 @@ _NAMED_AT_MOST = 3
 
 
 def post_processing(subject: Subject) -> str:
-    """Ask the model for the loss of a batch of random tokens."""
+    """Ask the model for the loss of a batch of random tokens, and of its first targets alone."""
     processed, ids = subject.processed, subject.batch(0).to(subject.config.device)
-    loss: object = processed.model(ids, labels=ids)
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise CheckError(f"model(ids, labels=ids) returned {shape}: it must return the scalar loss")
-    value, uniform = loss.float().cpu().item(), math.log(processed.shape.vocab_size)
+    value, uniform = _loss(subject, ids, ids), math.log(processed.shape.vocab_size)
     if not math.isfinite(value) or abs(value - uniform) > _FAR_FROM_UNIFORM:
         raise CheckError(
             f"the first loss is {value:.3f}: an untrained model's is about ln(vocabulary) = "
             f"{uniform:.2f}, so post-processing has changed the function of the model"
         )
+    # Sequences of unequal length (--dynamic) end in positions without a target.
+    fewer = ids.clone()
+    fewer[:, ids.shape[1] // 2 :] = IGNORED
+    value = _loss(subject, ids, fewer)
+    if not math.isfinite(value) or abs(value - uniform) > _FAR_FROM_UNIFORM:
+        raise CheckError(
+            f"with labels of {IGNORED} in the second half the loss is {value:.3f}, not about "
+            f"{uniform:.2f}: such positions have no target, and the loss is the mean over all "
+            "others (--dynamic has such labels)"
+        )
     return f"loss {value:.4f}"
+
+
+def _loss(subject: Subject, ids: Tensor, labels: Tensor) -> float:
+    loss: object = subject.processed.model(ids, labels=labels)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise CheckError(f"model(ids, labels=ids) returned {shape}: it must return the scalar loss")
+    return loss.float().cpu().item()
 
 
 def _views(subject: Subject) -> Mapping[str, ParameterView] | None:
@@ -40,10 +55,12 @@ def _views(subject: Subject) -> Mapping[str, ParameterView] | None:
 def _values(subject: Subject, kind: str = "value") -> dict[str, Tensor | None]:
     """Return canonical name -> value or gradient, by the plugin's map if any, else by name."""
     views = _views(subject)
-    if views is not None:
-        return {name: view.read(kind) for name, view in views.items()}  # type: ignore[arg-type]
     parameters = subject.processed.model.named_parameters()
-    return {name: p.grad if kind == "grad" else p.detach() for name, p in parameters}
+    found = {name: p.grad if kind == "grad" else p.detach() for name, p in parameters}
+    if views is None:
+        return found
+    left_out = {name: found[name] for name in subject.processed.pristine if name in found}
+    return left_out | {name: view.read(kind) for name, view in views.items()}  # type: ignore[arg-type]
 
 
 def parameter_names(subject: Subject) -> str:
@@ -57,8 +74,8 @@ def parameter_names(subject: Subject) -> str:
         named = ", ".join((missing or strange)[:_NAMED_AT_MOST])
         raise CheckError(
             f"{how} {len(found)} parameters where there were {len(pristine)}: it {hint} {named}; "
-            "return a view for each canonical name, and no other, from llmb_parameter_map (to "
-            "compile without renaming, use model.compile())"
+            "return a view for each canonical name that the model no longer has, and no other, "
+            "from llmb_parameter_map (to compile without renaming, use model.compile())"
         )
     for name, value in found.items():
         if value is None:

@@ -19,6 +19,6 @@ def llmb_post_process_model(model):
         for part, right in zip(hidden.split(8), targets.split(8), strict=True):
             logits = model.lm_head(part).float()
             total = total + F.cross_entropy(logits, right, reduction="sum")
-        return total / len(targets)
+        return total / (targets != -100).sum()
 
     return intercept(model, step)

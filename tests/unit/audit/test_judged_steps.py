@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,14 +31,11 @@ STEPS = (12, 40)
 ELEMENTS = 64
 HONEST = 0.006
 LAST = HonestError(of_all=HONEST, of_parts=dict.fromkeys(NAMES, HONEST), times=3.0)
-LEDGER = LedgerEvidence(
-    segments=tuple(LedgerSegment(name=name, elements=ELEMENTS) for name in NAMES)
-)
 #: Relative error of a parameter in a step.
 Errors = Callable[[str, int], float]
 
 
-def rows(errors: Errors, seed: int) -> Rows:
+def rows(errors: Errors, seed: int, names: Sequence[str] = NAMES) -> Rows:
     """Return rows of the judged steps that are as far off as ``errors`` says."""
     right, noise = random.Random(1), random.Random(seed)
     values = []
@@ -46,7 +43,8 @@ def rows(errors: Errors, seed: int) -> Rows:
         for name in NAMES:
             off = errors(name, step)
             values += [right.gauss(0, 1) + off * noise.gauss(0, 1) for _ in range(ELEMENTS)]
-    return Rows(LEDGER, values, STEPS)
+    segments = tuple(LedgerSegment(name=name, elements=ELEMENTS) for name in names)
+    return Rows(LedgerEvidence(segments=segments), values, STEPS)
 
 
 def judged(
@@ -54,10 +52,13 @@ def judged(
     honest: Errors = lambda name, step: HONEST,
     last: HonestError | None = LAST,
     precision: Precision = BF16,
+    model: Sequence[str] = (),
+    names: Sequence[str] = NAMES,
 ) -> JudgedSteps:
-    exact = rows(lambda name, step: 0.0, 0)
-    shown, theirs = (ComparedRows.of(rows(e, n), exact) for n, e in ((2, errors), (3, honest)))
-    return JudgedSteps(STEPS, shown, [theirs], last, precision)
+    exact = rows(lambda name, step: 0.0, 0, names)
+    runs = (rows(e, n, names) for n, e in ((2, errors), (3, honest)))
+    shown, theirs = (ComparedRows.of(run, exact) for run in runs)
+    return JudgedSteps(STEPS, shown, [theirs], last, precision, model)
 
 
 def test_errors_of_the_size_of_an_honest_runs_are_within_the_limits() -> None:
@@ -82,6 +83,16 @@ def test_a_single_parameter_is_beyond_and_named() -> None:
     worst = judged(lambda name, step: HONEST * (4.0 if name == NAMES[3] else 1.0)).worst()
     assert worst.ratio > 1
     assert worst.of == NAMES[3]
+
+
+def test_a_parameter_of_several_has_the_limit_of_a_kind() -> None:
+    def off(name: str, step: int) -> float:
+        return HONEST * (1.88 if name == NAMES[3] else 1.0)
+
+    assert judged(off, model=NAMES).worst().ratio < 1
+    stack = "stack.down"
+    renamed = [stack if name == NAMES[3] else name for name in NAMES]
+    assert judged(off, model=NAMES, names=renamed).worst().of == stack
 
 
 def test_a_parameter_that_is_rough_in_an_honest_run_too_is_not_accused() -> None:

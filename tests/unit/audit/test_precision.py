@@ -276,6 +276,16 @@ def test_a_message_tells_a_rough_device_from_weights_that_are_rough_on_the_host_
         assert [one.message for one in judged.without_yardstick("E1", "G1")] == [told, told]
 
 
+def test_a_norms_gain_has_more_room_where_ranks_share_the_model() -> None:
+    gain = "branches/model.layers.0.input_layernorm.weight"
+    honest_run = Bits({gain: 7.5, UP: 7.5, DOWN: 7.5})
+    known = BF16.judged_as
+    assert known is not None
+    assert Border(known, honest_run).limit(gain) == 6.75
+    together = Border(known, honest_run, shared=True)
+    assert (together.limit(gain), together.limit(UP)) == (6.0, 6.75)
+
+
 # -- E3 -------------------------------------------------------------------------------------
 
 

@@ -76,6 +76,21 @@ def test_identity_goes_before_a_name() -> None:
     assert found.names == NAMES, "in the pristine model's order"
 
 
+def test_what_a_map_leaves_out_is_found_as_without_a_map() -> None:
+    model = Layer()
+    own = View(nn.Parameter(torch.zeros(3, 4)), 1)
+    found = Canonical(Origin(model), model, {"norm.weight": own})
+    assert (found.names, found.mapped, found.missing) == (NAMES, True, ())
+    name, parameter = "model.norm.weight", model.model.norm.weight
+    assert found.gradient(name) is None
+    parameter.grad = torch.ones(3)
+    assert found.gradient(name) is not None
+    found.write(name, torch.full((3,), 2.0))
+    assert found.value(name).tolist() == parameter.tolist() == [2.0, 2.0, 2.0]
+    found.write("norm.weight", torch.zeros(2, 3))
+    assert own.written
+
+
 def test_a_parameter_that_went_is_missing_and_one_that_came_has_no_canonical_name() -> None:
     model = Layer()
     origin = Origin(model)
@@ -193,18 +208,17 @@ def test_through_a_map_values_gradients_and_writes_have_the_canonical_shape() ->
     assert stored.tolist() == [[0.0, 1.0, 0.0, 0.0], [4.0, 5.0, 0.0, 0.0], [8.0, 9.0, 0.0, 0.0]]
 
 
-def test_a_canonical_parameter_that_the_map_leaves_out_is_missing() -> None:
-    model = Layer()
+def test_what_a_map_leaves_out_and_the_model_lost_is_missing() -> None:
     stored = nn.Parameter(torch.zeros(4, 3))
-    found = Canonical(Origin(model), model, {"norm.weight": View(stored, 0)})
+    found = Canonical(Origin(Layer()), nn.Module(), {"norm.weight": View(stored, 0)})
     assert found.missing == ("model.norm.weight",)
 
 
-def test_an_empty_map_maps_nothing_and_does_not_mean_no_map() -> None:
+def test_an_empty_map_is_a_map() -> None:
     model = Layer()
     found = Canonical(Origin(model), model, {})
-    assert found.mapped
-    assert found.missing == NAMES
+    assert (found.mapped, found.missing) == (True, ())
+    assert Canonical(Origin(model), nn.Module(), {}).missing == NAMES
 
 
 def test_a_map_without_a_value_is_named() -> None:

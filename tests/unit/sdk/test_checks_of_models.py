@@ -85,14 +85,34 @@ def test_a_model_that_was_left_alone_passes(dtype: torch.dtype, mapped: bool) ->
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("dropped", ("20 parameters", "leaves out", GATE)),
-        ("renamed", ("leaves out", GATE)),
+        ("renamed", ("22 parameters", "knows", "model.gate")),
         ("value", (GATE, "reads no value")),
         ("T", (GATE, "canonically")),
     ],
 )
 def test_a_parameter_that_is_not_found_is_named(wrong: str, words: tuple[str, ...]) -> None:
     fails(model.parameter_names, processed(wrong=wrong), *words)
+
+
+def test_a_view_may_be_left_out_where_the_model_has_the_name() -> None:
+    assert model.parameter_names(processed(wrong="dropped")) == "21 parameters"
+    looked_at = processed(wrong="dropped")
+    looked_at.processed.pristine["model.gone.weight"] = torch.zeros(2)
+    fails(model.parameter_names, looked_at, "leaves out model.gone.weight")
+
+
+def test_a_loss_that_counts_positions_without_a_target_is_named() -> None:
+    looked_at = processed()
+    whole = looked_at.processed.model
+
+    class OfAllPositions(nn.Module):
+        def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            share: torch.Tensor = (labels[:, 1:] != -100).float().mean()
+            loss: torch.Tensor = whole(ids, labels=labels)
+            return loss * share
+
+    looked_at.processed.model = OfAllPositions()
+    fails(model.post_processing, looked_at, "-100", "--dynamic")
 
 
 def test_a_renamed_parameter_is_named_with_what_helps() -> None:
