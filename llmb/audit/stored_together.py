@@ -60,7 +60,7 @@ def mixed(
         matrices = sorted(one for one in found if len(shapes[one]) > 1)
         strangers = _strangers(matrices, sorted(found.difference(matrices)), one_layer=one_layer)
         if strangers is not None:
-            return "{} holds {} and {}".format(name, *strangers)
+            return f"{name} holds {' and '.join(strangers)}"
     return None
 
 

@@ -143,14 +143,15 @@ def _mixed(bench: Bench) -> str | None:
         return None
     shapes = {one.name: one.shape for one in pristine.parameters}
     known = partial(stored_together.mixed, shapes=shapes, one_layer=not bench.every_step)
-    where = bench.whole_numbers(VALUES).get(audited.WHERE)
-    found = None
+    where, found = None, None
+    if bench.read(VALUES) is not None:
+        where = bench.whole_numbers(VALUES).get(audited.WHERE)
     if ledger is not None and where is not None:
         counts = [one.elements for one in ledger.segments]
         width = sum(counts)
         rows = [where[begin : begin + width] for begin in range(0, len(where), max(1, width))]
         found = known([one.name for one in ledger.segments], counts, rows)
-    places = bench.whole_numbers(STEP_VALUES)
+    places = bench.whole_numbers(STEP_VALUES) if bench.read(STEP_VALUES) is not None else {}
     for step in steps.steps:
         row = places.get(f"{step.index}/where")
         if found is None and row is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -42,19 +43,18 @@ class Origin:
         return max(endings, key=len, default=None)
 
 
-class _Kept:
+@dataclass(frozen=True)
+class _PlainView:
     """View of a parameter that a map leaves out, and that the model still has."""
 
-    padding = ()
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self._parameter = parameter
+    parameter: nn.Parameter
+    padding: tuple[str, ...] = ()
 
     def read(self, kind: Kind) -> Tensor | None:
-        return {"value": self._parameter.detach(), "grad": self._parameter.grad}.get(kind)
+        return {"value": self.parameter.detach(), "grad": self.parameter.grad}.get(kind)
 
     def write(self, value: Tensor) -> None:
-        self._parameter.detach().copy_(value)
+        self.parameter.detach().copy_(value)
 
 
 class Canonical:
@@ -85,7 +85,7 @@ class Canonical:
             if name is None:
                 continue
             if self.mapped:
-                self._views.setdefault(name, _Kept(parameter))
+                self._views.setdefault(name, _PlainView(parameter))
             elif name not in self._plain:
                 self.by_stored[stored] = name
                 self._plain[name] = parameter
