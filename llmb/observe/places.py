@@ -83,10 +83,10 @@ def choose_each(seed: int, shapes: Sequence[torch.Size], count: int) -> list[Sam
 def choose(seed: int, what: str, name: str, size: int, count: int) -> SampledIndices:
     """Return ``count`` of ``size`` elements of ``name`` (all if ``size`` is not larger)."""
     count = min(size, count)
-    if count <= 1:
-        return SampledIndices(0, 1, count)
     digest = hashlib.sha256(f"places:{seed}:{what}:{name}".encode()).digest()
     first, second = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
+    if count <= 1:
+        return SampledIndices(second % max(1, size), 1, count)
     longest = (size - 1) // (count - 1)
     shortest = (longest + 1) // 2
     stride = shortest + first % (longest - shortest + 1)

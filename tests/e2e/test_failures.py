@@ -183,6 +183,22 @@ def test_a_model_whose_loss_cannot_be_trained_on_ends_the_run(tmp_path: Path) ->
     assert "Traceback" in done.log, "where it happened is for whoever reads the log"
 
 
+def test_a_model_that_returns_more_than_its_loss_is_told_what_to_return(tmp_path: Path) -> None:
+    source = """
+    class Both(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+        def forward(self, ids, labels=None):
+            return {"loss": self.inner(ids, labels=labels), "logits": None}
+    @hookimpl
+    def llmb_post_process_model(model):
+        return Both(model)
+    """
+    done = run_plugin(tmp_path, source)
+    check(done, FAILED, "the model returned a dict", "must return its loss")
+
+
 def test_a_worker_that_simply_exits_while_training_is_reported(tmp_path: Path) -> None:
     check(run_plugin(tmp_path, in_step("sys.exit(0)")), FAILED, "exit status 0")
 

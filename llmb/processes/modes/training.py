@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from llmb.config import AuditMode
+from llmb.errors import RunFailedError
 from llmb.observe import one_part, pairs_layout, probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.gradient_ledger import GradientLedger
@@ -36,6 +37,23 @@ from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, StepDone, train_loop
+
+
+def _of_losses(steps: Iterator[StepDone]) -> Iterator[StepDone]:
+    """Yield the steps of a train loop.
+
+    Raises:
+        RunFailedError: the model returned another object than its loss.
+    """
+    try:
+        yield from steps
+    except AttributeError as error:
+        if error.name != "backward" or isinstance(error.obj, Tensor):
+            raise
+        raise RunFailedError(
+            f"the model returned a {type(error.obj).__name__}: with labels a model must return its "
+            "loss, a tensor with a single element"
+        ) from error
 
 
 class Training:
@@ -125,7 +143,7 @@ class Training:
 
         if exactness is not None:
             exactness.watch(self.optimizer)
-        for done in train_loop(
+        steps = train_loop(
             self.program,
             self.optimizer,
             stream,
@@ -135,7 +153,8 @@ class Training:
             clip_grad_norm=most if pipeline is None else None,
             clipped=clipped,
             scaler=self._scaler,
-        ):
+        )
+        for done in _of_losses(steps):
             if exactness is not None:
                 exactness.see(done.step.index)
             self.sampler.after()

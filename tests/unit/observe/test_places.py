@@ -40,6 +40,18 @@ def test_of_a_small_parameter_all_elements_are_chosen_in_order(size: int) -> Non
     assert choose(3, "state", "w", size, 257).indices().tolist() == list(range(size))
 
 
+def test_a_single_element_is_drawn_too() -> None:
+    """Of thousands of stored parameters each shows one element: which must not be known before."""
+    shape = torch.Size((10, 100))
+    each = [
+        (choose(seed, "state", "w", 1000, 1), *choose_each(seed, [shape], 1)) for seed in range(9)
+    ]
+    for found in zip(*each, strict=True):
+        assert {places.count for places in found} == {1}
+        assert len({places.first for places in found}) > 5
+        assert all(0 <= places.first < 1000 for places in found)
+
+
 def test_a_parameter_without_elements_has_no_places() -> None:
     assert choose(3, "state", "w", 0, 257).count == 0
 
