@@ -142,7 +142,7 @@ def _mixed(bench: Bench) -> str | None:
     if pristine is None or int(bench.facts.rules_version) < JUDGED_SINCE:
         return None
     shapes = {one.name: one.shape for one in pristine.parameters}
-    known = partial(stored_together.mixed, shapes=shapes, one_layer=not bench.every_step)
+    known = partial(stored_together.mixed, shapes=shapes, one_layer=bench.why_rough is not None)
     where, found = None, None
     if bench.read(VALUES) is not None:
         where = bench.whole_numbers(VALUES).get(audited.WHERE)
@@ -159,7 +159,7 @@ def _mixed(bench: Bench) -> str | None:
             found = known([one.name for one in step.segments], counts, [row])
     if found is None:
         return None
-    layers = "all layers" if bench.every_step else "a layer"
+    layers = "all layers" if bench.why_rough is None else "a layer"
     return (
         f"{found}, and the limits of single parameters would be limits of both: store matrices "
         f"apart (together may be queries, keys and values, and gate and up, of {layers})"
