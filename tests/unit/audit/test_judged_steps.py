@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -171,6 +172,21 @@ def test_a_judged_step_that_is_far_off_fails_and_names_the_step(run: Audited) ->
     assert found.status is Status.FAIL
     assert f"in step {JUDGED[1]} " in found.message
     assert "times honest" in (found.limit or "")
+
+
+@pytest.mark.usefixtures("small_vocabulary")
+def test_matrices_of_two_kinds_in_one_stored_parameter_are_not_observed(run: Audited) -> None:
+    segments = json.loads(run.files[evidence.path(0, audited.LEDGER)])["segments"]
+    first, begin = dict[str, int](), 0
+    for one in segments:
+        first[one["name"].partition(".mlp.")[2]], begin = begin, begin + one["elements"]
+    up, down = first["up_proj.weight"], first["down_proj.weight"]
+    arrays = load(run.files[VALUES])
+    arrays[audited.WHERE][3, up] = arrays[audited.WHERE][3, down]
+    run.files[VALUES] = save(arrays)
+    found = run.finding("G1")
+    assert found.status is Status.NOT_OBSERVED
+    assert "up_proj.weight holds model.layers." in found.message
 
 
 @pytest.mark.usefixtures("small_vocabulary")
