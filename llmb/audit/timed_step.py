@@ -46,7 +46,7 @@ G1 = Rule(
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.8 to 1.2 times as far from it as "
-    "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5)",
+    "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5; BERT's pooler twice as far)",
     cannot_see="a step after the last judged step, if a plugin is honest until then: one window in "
     "two has two judged steps, and a third of the window follows on average (INT8 in outputs and "
     "weight gradients of the rest: 1.12 times the tokens/s; L1's limits hold). Errors within the "

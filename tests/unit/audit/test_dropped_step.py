@@ -168,6 +168,24 @@ def test_one_parameter_too_far_off_fails_by_name() -> None:
     assert "most layer.0.value: 2." in found.message
 
 
+@pytest.mark.parametrize("name", ["bert.pooler.dense.weight", "cls.seq_relationship.weight"])
+def test_a_parameter_of_one_token_of_each_sequence_may_be_twice_as_far_off(name: str) -> None:
+    segments = tuple(
+        one.model_copy(update={"name": name}) if number == 1 else one
+        for number, one in enumerate(STEP.segments)
+    )
+    step = STEP.model_copy(update={"segments": segments})
+
+    def found(times: float) -> Finding:
+        noise = zip(MEAN[of(1)], vector(4)[of(1)], strict=True)
+        wild = [m + times * NOISE * n for m, n in noise]
+        return judged(with_part(drawn(1), 1, wild), step=step)
+
+    assert found(3).status is Status.PASS
+    assert found(7).status is Status.FAIL
+    assert f"most {name}: " in found(7).message
+
+
 def test_a_number_that_is_none_fails() -> None:
     assert judged(with_part(drawn(1), 1, [math.nan] * SIZE)).status is Status.FAIL
     assert judged([math.inf] * len(MEAN)).status is Status.FAIL
