@@ -8,11 +8,10 @@ parameter of their own broke a limit, and a weight called ``attention.self.key.b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 from llmb.audit.bench import STEP_VALUES, VALUES, WEIGHTS, Bench
 from llmb.audit.distance import KEYS, UNSEEN
-from llmb.audit.stored_places import Elements
+from llmb.audit.stored_places import Elements, held
 from llmb.records import audited
 from llmb.records.audited import AuditedStep, LedgerEvidence
 from llmb.records.evidence import WeightsEvidence
@@ -73,14 +72,7 @@ def names_of(
     Raises:
         ValueError: the places are no whole rows, or the model has no such place.
     """
-    elements, width = Elements(weights.sizes), sum(counts)
-    if not width or len(where) % width:
-        raise ValueError(f"{len(where)} places are no rows of {width} elements")
-    found = []
-    for begin, end in pairwise(accumulate(counts, initial=0)):
-        rows = range(0, len(where), width)
-        places = {place for row in rows for place in where[row + begin : row + end] if place >= 0}
-        found.append({elements.of(place) for place in places})
+    found = held(counts, where, Elements(weights.sizes))
     own = [_name_of(places) for places in found]
     return [_called(name, one, own.count(one), own) for name, one in zip(stored, own, strict=True)]
 

@@ -77,13 +77,14 @@ class JudgedSteps:
         honest: Sequence[ComparedRows],
         last: HonestError | None,
         precision: Precision,
-        model: Collection[str] = (),
+        model: Collection[str],
     ) -> None:
         """Judge ``worker`` beside the runs ``honest``, of which the larger error counts.
 
         ``last`` has the honest errors of the last step (rule E1), which limit those of the judged
         steps; None where no plugin had a part in the runs ``honest``. ``model`` has the names of
-        the model's parameters: another name is of several, such as one kind of all layers.
+        the model's parameters. A stored parameter with another name holds several of them, for
+        example every ``o_proj``, and has the limit of a kind.
         """
         self._model = model
         self._steps, self._worker, self._honest = steps, worker, honest
@@ -126,7 +127,7 @@ class JudgedSteps:
         groups = [
             (kind, names, self._of_kind)
             for kind, names in kinds.items()
-            if len(names) > 1 or (self._model and names[0] not in self._model)
+            if len(names) > 1 or names[0] not in self._model
         ]
         groups += [(name, [name], self._of_part) for name in told]
         for of, names, times in groups:

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from llmb.audit.judged_steps import kind_of
 
@@ -90,6 +90,28 @@ class Elements:
             raise ValueError(f"element {position} is none of the model's {self._ends[-1]}")
         name = self.names[number]
         return name, 1 - (self._ends[number] - position) / self.sizes[name]
+
+
+def held(
+    counts: Sequence[int], where: Sequence[int], elements: Elements
+) -> list[set[tuple[str, float]]]:
+    """Return the contents of each stored parameter, as far as samples show the contents.
+
+    A row of ``where`` has ``counts`` positions in the model for each stored parameter in turn; -1
+    is padding. The contents are the elements of the model by ``Elements.of``.
+
+    Raises:
+        ValueError: the positions are no whole rows, or the model has no such element.
+    """
+    width = sum(counts)
+    if not width or len(where) % width:
+        raise ValueError(f"{len(where)} places are no rows of {width} elements")
+    found = []
+    for begin, end in pairwise(accumulate(counts, initial=0)):
+        rows = range(0, len(where), width)
+        places = {place for row in rows for place in where[row + begin : row + end] if place >= 0}
+        found.append({elements.of(place) for place in places})
+    return found
 
 
 @dataclass(frozen=True)

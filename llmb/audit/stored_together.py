@@ -1,20 +1,19 @@
-"""Rule G1: which parameters of the model may be stored in one parameter.
+"""Rule G1: the parameters of the model that a plugin may store in one parameter.
 
-The limits of a single parameter are limits of a stored parameter. A plugin that stores the whole
-model in one parameter would have no such limits: a gradient that is left out would count beside all
-others. So matrices may be stored together if one kernel computes their products (queries, keys and
-values; gate and up), and matrices of one kind in all layers.
+The limits of a single parameter are limits of a stored parameter. If a plugin stored the whole
+model in one parameter, a gradient left out would count beside all other gradients. So only these
+matrices may be stored together: queries, keys and values; gate and up; and one of these kinds of
+all layers, as for a scan over layers.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmb.audit.judged_steps import kind_of
-from llmb.audit.stored_places import Elements
+from llmb.audit.stored_places import Elements, held
 from llmb.families import FAMILIES
 
 #: Kinds of matrices whose products one kernel computes.
@@ -23,7 +22,7 @@ _LAYER = re.compile(r"\.(\d+)\.")
 
 
 def _groups() -> Iterator[tuple[str, str]]:
-    """Yield the kind of each matrix that may be stored with others, and a name for all of these."""
+    """Yield the kind of a matrix, and the first kind of its group, for each kind in a group."""
     for family in FAMILIES.values():
         for kinds in _TOGETHER:
             named = [kind_of(family.matrices[k].format(0)) for k in kinds if k in family.matrices]
@@ -36,29 +35,27 @@ _GROUP = dict(_groups())
 def mixed(
     stored: Sequence[str],
     counts: Sequence[int],
-    rows: Iterable[Sequence[int]],
+    where: Sequence[int],
     shapes: Mapping[str, Sequence[int]],
     *,
     one_layer: bool,
 ) -> str | None:
-    """Return why parameters of a plugin cannot be judged one by one; None if they can be.
+    """Return the first stored parameter with matrices that may not be stored together; else None.
 
-    Each of ``rows`` has ``counts`` places in the model of each of the parameters ``stored``, in
-    turn; -1 is padding. ``shapes`` has the model's parameters in order. ``one_layer``: matrices of
-    several layers may not be stored together, because a direction of all of them tells little of
-    one. Example: ``flat holds model.layers.0.mlp.down_proj.weight and ...up_proj.weight``.
+    A row of ``where`` has ``counts`` positions in the model for each of the parameters ``stored``,
+    in turn; -1 is padding. ``shapes`` has the model's parameters in order. ``one_layer``: matrices
+    of several layers may not be stored together either, because the direction of a whole stack
+    tells little of one layer. Example: ``flat holds model.layers.0.mlp.down_proj.weight and
+    model.layers.0.mlp.up_proj.weight``.
 
     Raises:
-        ValueError: the model has no such place.
+        ValueError: the positions are no whole rows, or the model has no such element.
     """
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    elements, every = Elements(sizes), [set[str]() for _ in stored]
-    for row in rows:
-        for found, (begin, end) in zip(every, pairwise(accumulate(counts, initial=0)), strict=True):
-            found |= {elements.name_of(place) for place in row[begin:end] if place >= 0}
-    for name, found in zip(stored, every, strict=True):
-        matrices = sorted(one for one in found if len(shapes[one]) > 1)
-        strangers = _strangers(matrices, sorted(found.difference(matrices)), one_layer=one_layer)
+    elements = Elements({name: math.prod(shape) for name, shape in shapes.items()})
+    for name, contents in zip(stored, held(counts, where, elements), strict=True):
+        names = {one for one, _ in contents}
+        matrices = sorted(one for one in names if len(shapes[one]) > 1)
+        strangers = _strangers(matrices, sorted(names.difference(matrices)), one_layer=one_layer)
         if strangers is not None:
             return f"{name} holds {' and '.join(strangers)}"
     return None
@@ -67,7 +64,10 @@ def mixed(
 def _strangers(
     matrices: Sequence[str], vectors: Sequence[str], *, one_layer: bool
 ) -> tuple[str, str] | None:
-    """Return two parameters that may not be stored together; vectors alone always may be."""
+    """Return two parameters that may not be stored together; None if all may be.
+
+    Vectors may be stored with vectors, and with a matrix of their module.
+    """
     if not matrices:
         return None
     first, modules = matrices[0], {_module(one) for one in matrices}

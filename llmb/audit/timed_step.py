@@ -131,39 +131,48 @@ def judge(bench: Bench) -> Iterator[Finding]:
 
 
 def _mixed(bench: Bench) -> str | None:
-    """Return why no parameter can be judged alone: parameters of the model are stored together.
+    """Return why no parameter can be judged alone; None if the parameters can be.
 
-    Rules 3 and older allowed any storage.
+    The plugin stores matrices of several kinds in one parameter. Rules 3 and older allowed that.
 
     Raises:
         ValueError: the places of the samples are no whole rows, or the model has no such place.
     """
-    ledger, steps, pristine = bench.read(LEDGER), bench.needed(STEPS), bench.read(PRISTINE)
+    pristine = bench.read(PRISTINE)
     if pristine is None or int(bench.facts.rules_version) < JUDGED_SINCE:
         return None
-    shapes = {one.name: one.shape for one in pristine.parameters}
-    known = partial(stored_together.mixed, shapes=shapes, one_layer=bench.why_rough is not None)
-    where, found = None, None
-    if bench.read(VALUES) is not None:
+    shapes, one_layer = {p.name: p.shape for p in pristine.parameters}, bench.why_rough is not None
+    for stored, counts, where in _places(bench):
+        found = stored_together.mixed(stored, counts, where, shapes, one_layer=one_layer)
+        if found is not None:
+            layers = "a layer" if one_layer else "all layers"
+            return (
+                f"{found}, and each limit of a single parameter would be a limit of both: store "
+                "matrices apart (together may be queries, keys and values, and gate and up, of "
+                f"{layers})"
+            )
+    return None
+
+
+def _places(bench: Bench) -> Iterator[tuple[list[str], list[int], Sequence[int]]]:
+    """Yield stored parameters, sampled elements of each, and the elements' places in the model.
+
+    The samples are those of all steps (rule L1), then those of each audited step.
+    """
+    ledger, steps = bench.read(LEDGER), bench.needed(STEPS)
+    if ledger is not None and bench.read(VALUES) is not None:
         where = bench.whole_numbers(VALUES).get(audited.WHERE)
-    if ledger is not None and where is not None:
         counts = [one.elements for one in ledger.segments]
-        width = sum(counts)
-        rows = [where[begin : begin + width] for begin in range(0, len(where), max(1, width))]
-        found = known([one.name for one in ledger.segments], counts, rows)
-    places = bench.whole_numbers(STEP_VALUES) if bench.read(STEP_VALUES) is not None else {}
+        if where is not None and len(where) % sum(counts) == 0:  # rule L1 fails otherwise
+            yield [one.name for one in ledger.segments], counts, where
+    if bench.read(STEP_VALUES) is None:
+        return
+    of_steps = bench.whole_numbers(STEP_VALUES)
     for step in steps.steps:
-        row = places.get(f"{step.index}/where")
-        if found is None and row is not None:
-            counts = [one.gradients for one in step.segments]
-            found = known([one.name for one in step.segments], counts, [row])
-    if found is None:
-        return None
-    layers = "all layers" if bench.why_rough is None else "a layer"
-    return (
-        f"{found}, and the limits of single parameters would be limits of both: store matrices "
-        f"apart (together may be queries, keys and values, and gate and up, of {layers})"
-    )
+        where = of_steps.get(f"{step.index}/where")
+        if where is not None:
+            own = step.segments
+            yield [one.name for one in own], [one.gradients for one in own], where
 
 
 def _not_all(bench: Bench, kept: Sequence[AuditedStep]) -> Finding | None:
@@ -246,7 +255,7 @@ def _of_judged(bench: Bench) -> Finding:
     if not bench.facts.on_host:
         last = honest_error(ways_of(honest, precision.name), reference, precision)
     weights = bench.read(WEIGHTS)
-    model = weights.sizes if weights is not None else ()
+    model = names if weights is None else weights.sizes
     judged = JudgedSteps(due, worker, ways, last, precision, model)
     return _finding(judged, due, bench.paths(JUDGED, HONEST, REFERENCE))
 

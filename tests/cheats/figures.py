@@ -135,6 +135,28 @@ def detection(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield f"| all | {counts[0]} | {counts[1]} | |"
 
 
+def rules(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a row for each blocking rule: INVALID runs in which the rule fails, alone or not."""
+    fails, alone = defaultdict[str, int](int), defaultdict[str, list[str]](list)
+    for name, record in found.items():
+        audit = record["audit"]
+        broken = {
+            one["id"]
+            for one in audit["findings"]
+            if (one["level"], one["status"]) == ("block", "fail")
+        }
+        if audit["verdict"] != "INVALID":
+            continue
+        for rule in broken:
+            fails[rule] += 1
+        if len(broken) == 1:
+            alone[min(broken)].append(name)
+    yield "| rule | fails | fails alone | runs in which the rule fails alone |"
+    yield "|-|-|-|-|"
+    for rule in sorted(fails, key=lambda one: -fails[one]):
+        yield f"| {rule} | {fails[rule]} | {len(alone[rule])} | {', '.join(alone[rule])} |"
+
+
 def accusations(found: dict[str, dict[str, Any]]) -> str:
     """Return how many honest runs were accused of anything."""
     honest = {name: record for name, record in found.items() if is_honest(name)}
@@ -155,6 +177,7 @@ def show(folders: Iterable[Path]) -> None:
         found = records(folder)
         print(f"\n{folder.name}: {len(found)} runs\n")
         print("\n".join(detection(found)), end="\n\n")
+        print("\n".join(rules(found)), end="\n\n")
         print(accusations(found), end="\n\n")
         print("\n".join(separation(found)))
 

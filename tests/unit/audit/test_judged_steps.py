@@ -53,13 +53,12 @@ def judged(
     honest: Errors = lambda name, step: HONEST,
     last: HonestError | None = LAST,
     precision: Precision = BF16,
-    model: Sequence[str] = (),
     names: Sequence[str] = NAMES,
 ) -> JudgedSteps:
     exact = rows(lambda name, step: 0.0, 0, names)
     runs = (rows(e, n, names) for n, e in ((2, errors), (3, honest)))
     shown, theirs = (ComparedRows.of(run, exact) for run in runs)
-    return JudgedSteps(STEPS, shown, [theirs], last, precision, model)
+    return JudgedSteps(STEPS, shown, [theirs], last, precision, NAMES)
 
 
 def test_errors_of_the_size_of_an_honest_runs_are_within_the_limits() -> None:
@@ -90,10 +89,12 @@ def test_a_parameter_of_several_has_the_limit_of_a_kind() -> None:
     def off(name: str, step: int) -> float:
         return HONEST * (1.88 if name == NAMES[3] else 1.0)
 
-    assert judged(off, model=NAMES).worst().ratio < 1
+    assert judged(off).worst().ratio < 1
     stack = "stack.down"
     renamed = [stack if name == NAMES[3] else name for name in NAMES]
-    assert judged(off, model=NAMES, names=renamed).worst().of == stack
+    worst = judged(off, names=renamed).worst()
+    assert worst.ratio > 1
+    assert worst.of == stack
 
 
 def test_a_parameter_that_is_rough_in_an_honest_run_too_is_not_accused() -> None:

@@ -32,7 +32,7 @@ def told(*names: str, one_layer: bool = False) -> str | None:
     """Return the fault of a model with an element of each of ``names`` in a parameter ``flat``."""
     counts = [1, len(names) + 1]
     row = [place("lm_head.weight"), *map(place, names), -1]
-    return mixed(["head", "flat"], counts, [row, row], SHAPES, one_layer=one_layer)
+    return mixed(["head", "flat"], counts, [*row, *row], SHAPES, one_layer=one_layer)
 
 
 def of(layer: int, *kinds: str) -> list[str]:
@@ -89,4 +89,4 @@ def test_other_parameters_are_stored_apart(names: list[str]) -> None:
 
 def test_a_place_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="none of the model's"):
-        mixed(["flat"], [1], [[10_000]], SHAPES, one_layer=False)
+        mixed(["flat"], [1], [10_000], SHAPES, one_layer=False)
