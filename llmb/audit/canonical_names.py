@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmb.audit.bench import STEP_VALUES, VALUES, WEIGHTS, Bench
+from llmb.audit.bench import STEP_VALUES, WEIGHTS, Bench
 from llmb.audit.distance import KEYS, UNSEEN
 from llmb.audit.stored_places import Elements, held
-from llmb.records import audited
-from llmb.records.audited import AuditedStep, LedgerEvidence
+from llmb.records.audited import AuditedStep
 from llmb.records.evidence import WeightsEvidence
 
 #: Biases of queries, keys and values in one tensor (GPT-2).
 _FUSED_BIAS = "attn.c_attn.bias"
-
-
-def of_ledger(bench: Bench, ledger: LedgerEvidence) -> LedgerEvidence:
-    """Return ``ledger`` of a training with the model's names of its parameters."""
-    return renamed(ledger, bench.whole_numbers(VALUES).get(audited.WHERE), bench.read(WEIGHTS))
 
 
 def of_step(bench: Bench, step: AuditedStep) -> AuditedStep:
@@ -39,27 +33,6 @@ def of_step(bench: Bench, step: AuditedStep) -> AuditedStep:
     return step.model_copy(update={"segments": called})
 
 
-def renamed(
-    ledger: LedgerEvidence, where: Sequence[int] | None, weights: WeightsEvidence | None
-) -> LedgerEvidence:
-    """Return ``ledger`` with names of the model.
-
-    ``where`` has the places of the sampled elements in the model, row after row. Without places all
-    parameters are stored plainly, under the model's own names.
-
-    Raises:
-        ValueError: the places are no whole rows, or the model has no such place.
-    """
-    if where is None or weights is None:
-        return ledger
-    counts = [one.elements for one in ledger.segments]
-    stored = [one.name for one in ledger.segments]
-    names = names_of(stored, counts, where, weights)
-    pairs = zip(ledger.segments, names, strict=True)
-    segments = tuple(one.model_copy(update={"name": name}) for one, name in pairs)
-    return ledger.model_copy(update={"segments": segments})
-
-
 def names_of(
     stored: Sequence[str], counts: Sequence[int], where: Sequence[int], weights: WeightsEvidence
 ) -> list[str]:
@@ -74,7 +47,21 @@ def names_of(
     """
     found = held(counts, where, Elements(weights.sizes))
     own = [_name_of(places) for places in found]
-    return [_called(name, one, own.count(one), own) for name, one in zip(stored, own, strict=True)]
+    pairs = zip(stored, own, strict=True)
+    return distinct([_called(name, one, own.count(one), own) for name, one in pairs])
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return ``names`` with an apostrophe after each that is there already.
+
+    Judges keep distances by name: a plugin could give two stored parameters names that become one.
+    """
+    found = dict[str, None]()
+    for name in names:
+        while name in found:
+            name += "'"
+        found[name] = None
+    return [*found]
 
 
 def _name_of(places: set[tuple[str, float]]) -> str | None:

@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from llmb.audit import outputs, stored_places
+from llmb.audit import canonical_rows, outputs, stored_places
 from llmb.audit.bench import HONEST, LEDGER, STEPS, VALUES, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall, DrawnWords
-from llmb.audit.canonical_names import of_ledger
+from llmb.audit.canonical_rows import CanonicalRows
 from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls, words_of_calls
 from llmb.audit.equivalence import ENOUGH
 from llmb.audit.honest_error import HonestError, drift, honest_error, times_of
@@ -141,7 +141,6 @@ def judge(bench: Bench) -> Iterator[Finding]:
     made, hidden = len(timing.commitments), None
     if bench.trains:
         hidden = _hidden(bench, ledger)
-        ledger = ledger if hidden else of_ledger(bench, ledger)
     rows = Rows(ledger, values[audited.ROWS])
     if bench.trains:
         compared: Sequence[int] = range(drawn.steps_compared(made))
@@ -159,43 +158,66 @@ def judge(bench: Bench) -> Iterator[Finding]:
             told = "no honest run shows the limits (see rule P1)"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    if bench.why_rough is not None:
-        least = drawn.least_replayed(len(compared))
-        yield _of_directions(bench, rows, ledger, replayed, least, paths)
+    least = drawn.least_replayed(len(compared))
+    if not bench.trains:
+        yield _of_calls(bench, rows, ledger, replayed, compared, least, paths)
         return
-    if bench.trains and (bench.reference is None or "live/loss" not in bench.reference):
+    form = canonical_rows.of_bench(bench, ledger)
+    if bench.why_rough is not None:
+        rows = form.rows(values[audited.ROWS])
+        yield _of_directions(bench, rows, form.ledger, replayed, least, paths)
+        return
+    if bench.reference is None or "live/loss" not in bench.reference:
         told = "there is no reference of a real step, and so no honest error"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    least = drawn.least_replayed(len(compared))
-    if bench.trains:
-        gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, rows.names)
-        count = len(gradients.steps)
-    else:
-        calls = gaps_of_calls(replayed, rows.names, compared)
-        count = len({call for call, _ in calls})
+    gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, form.names)
+    count = len(gradients.steps)
     if count < least:
-        told = f"{count} steps were replayed, of {least} that had to be"
-        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        yield L1.unjudged(Status.NOT_OBSERVED, _too_few(count, least), paths)
         return
-    if not bench.trains:
-        honest = outputs.honest_error(bench)
-        elements = {segment.name: segment.elements for segment in ledger.segments}
-        words = DrawnWords(
-            words_of_calls(replayed, rows.names, compared),
-            elements.get(audited.TOKENS, 0),
-            ledger.segments[0].elements,
-        )
-        judged = CallByCall(calls, honest, times_of(bench.facts.precision, trains=False))
-        yield judged.finding(L1, paths, made, words)
-        return
-    yield _of_steps(bench, rows, ledger, replayed, gradients, paths)
+    if count > len(rows):
+        raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
+    yield _of_steps(bench, form, replayed, gradients, paths)
+
+
+def _too_few(replayed: int, least: int) -> str:
+    return f"{replayed} steps were replayed, of {least} that had to be"
+
+
+def _of_calls(
+    bench: Bench,
+    rows: Rows,
+    ledger: LedgerEvidence,
+    replayed: Arrays,
+    compared: Sequence[int],
+    least: int,
+    paths: tuple[str, ...],
+) -> Finding:
+    """Return L1 without training; ``least`` of the ``compared`` calls had to be repeated.
+
+    Raises:
+        LookupError: the distances are missing.
+        ValueError: the distances are of other sequences or calls than the worker's.
+    """
+    calls = gaps_of_calls(replayed, rows.names, compared)
+    count = len({call for call, _ in calls})
+    if count < least:
+        return L1.unjudged(Status.NOT_OBSERVED, _too_few(count, least), paths)
+    elements = {segment.name: segment.elements for segment in ledger.segments}
+    words = DrawnWords(
+        words_of_calls(replayed, rows.names, compared),
+        elements.get(audited.TOKENS, 0),
+        ledger.segments[0].elements,
+    )
+    honest = outputs.honest_error(bench)
+    judged = CallByCall(calls, honest, times_of(bench.facts.precision, trains=False))
+    return judged.finding(L1, paths, len(bench.timing.commitments), words)
 
 
 def _of_steps(
     bench: Bench,
-    rows: Rows,
-    ledger: LedgerEvidence,
+    form: CanonicalRows,
     replayed: Arrays,
     gradients: ComparedRows,
     paths: tuple[str, ...],
@@ -209,14 +231,11 @@ def _of_steps(
     drawn, recomputed = bench.drawn, bench.read(RECOMPUTED)
     assert drawn is not None
     made, count = len(bench.timing.commitments), len(gradients.steps)
-    if count > len(rows):
-        raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
     checked = tuple(step for step in drawn.recomputed(drawn.steps_compared(made)) if step < count)
-    alone = ledger.model_copy(update={"moments": ()})
     again = right = None
     if recomputed is not None:
-        again = Rows(alone, replayed[audited.ROWS], checked)
-        right = Rows(alone, recomputed[audited.ROWS], checked)
+        again = form.rows(replayed[audited.ROWS], checked, moments=False)
+        right = form.rows(recomputed[audited.ROWS], checked, moments=False)
         if len(again) != len(checked):
             raise ValueError(f"the honest run shows {len(again)} rows of {len(checked)} steps")
     # On a CPU the reference run itself repeats the steps. In earlier runs the honest run did.
@@ -229,14 +248,14 @@ def _of_steps(
     wider = replace(own, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
         own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
-    if _is_hollow(gradients, ledger):
+    if _is_hollow(gradients, form.ledger):
         return L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, paths)
     worker = StepByStep(gradients, own, of_element)
-    turns = len(ledger.moments)
+    turns = len(form.ledger.moments)
     of_moment = None if of_element is None else OF_MOMENTS * of_element
     moments = [
-        StepByStep(ComparedRows.read(replayed, one, rows.names, turn, turns), wider, of_moment, one)
-        for turn, one in enumerate(ledger.moments)
+        StepByStep(ComparedRows.read(replayed, one, form.names, turn, turns), wider, of_moment, one)
+        for turn, one in enumerate(form.ledger.moments)
     ]
     wider = replace(error, times=_OF_TWO_STEPS * error.times)
     of_few = None if of_element is None else _OF_TWO_STEPS * of_element
@@ -265,8 +284,7 @@ def _of_directions(
     """
     again = Rows(ledger.model_copy(update={"moments": ()}), replayed[audited.ROWS])
     if len(again) < least:
-        told = f"{len(again)} steps were replayed, of {least} that had to be"
-        return L1.unjudged(Status.NOT_OBSERVED, told, evidence)
+        return L1.unjudged(Status.NOT_OBSERVED, _too_few(len(again), least), evidence)
     if len(again) > len(rows):
         raise ValueError(f"{len(again)} steps were replayed, of {len(rows)} that the worker shows")
     found = StepDirections.of(
@@ -290,7 +308,7 @@ def parts(bench: Bench) -> Iterator[PartFinding]:
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     if bench.why_rough is not None or ledger is None or values is None or replayed is None:
         return
-    names = [segment.name for segment in of_ledger(bench, ledger).segments]
+    names = canonical_rows.of_bench(bench, ledger).names
     gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, names)
     honest = _honest_error(bench).drifting(drift_of(bench))
     yield from StepByStep(gradients, honest, least_of_element(bench)).parts()

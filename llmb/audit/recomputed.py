@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from llmb.audit import equivalence, ledger
+from llmb.audit import canonical_rows, equivalence, ledger
 from llmb.audit.bench import GRADIENTS, LEDGER, PRISTINE, VALUES, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall
-from llmb.audit.canonical_names import of_ledger
 from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls, stored_calls
 from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.audit.honest_error import honest_error, times_of
@@ -164,10 +163,10 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     kept, values = bench.read(LEDGER), bench.read(VALUES)
     if kept is None or values is None or made.rows is None:
         return
-    kept = of_ledger(bench, kept)
-    shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
-    count = min(len(shown), len(again))
-    again = Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
+    form = canonical_rows.of_bench(bench, kept)
+    shown, stored = form.rows(values[audited.ROWS]), Rows(kept, made.rows)
+    count = min(len(shown), len(stored))
+    again = form.rows(stored.only(range(count)).every())
     honest = honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
     honest = replace(honest, times=times).drifting(_ACROSS * ledger.drift_of(bench))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from llmb.audit import dropped_step, equivalence, stored_together
+from llmb.audit import canonical_rows, dropped_step, equivalence, stored_together
 from llmb.audit.bench import (
     HONEST,
     JUDGED,
@@ -19,7 +19,7 @@ from llmb.audit.bench import (
     WEIGHTS,
     Bench,
 )
-from llmb.audit.canonical_names import of_ledger, of_step
+from llmb.audit.canonical_names import of_step
 from llmb.audit.compared_rows import ComparedRows
 from llmb.audit.honest_error import honest_error
 from llmb.audit.judged_steps import JudgedSteps
@@ -241,7 +241,7 @@ def _of_judged(bench: Bench) -> Finding:
     if reference is None or "live/loss" not in reference:
         told = "there is no reference of a real step, and so no honest error"
         return G1.unjudged(Status.NOT_OBSERVED, told)
-    names = [segment.name for segment in of_ledger(bench, ledger).segments]
+    names = canonical_rows.of_bench(bench, ledger).names
     kinds = (audited.IS_HONEST, f"{audited.IS_HONEST}{audited.WIDE_LOSS}")
     worker, *ways = (
         ComparedRows.read(stored, kind, names)

@@ -439,6 +439,17 @@ class _Tensors:
         due = [(name, min(most, math.prod(shape))) for name, shape in parameters.items()]
         return [(one.name, one.elements) for one in ledger.segments] == due
 
+    def _parts(self, ledger: audited.LedgerEvidence, distances: Form | None) -> int:
+        """Return the number of parameters in ``distances``, as far as the ledger tells.
+
+        A stored parameter with several parameters of the model has a distance for each. The places
+        of the elements tell how many: rule L1 reads the places.
+        """
+        least = len(ledger.segments)
+        if self._is_plain(ledger) or distances is None or len(distances.shape) < 2:
+            return least
+        return max(least, distances.shape[1])
+
     def _compared_rows(self, ledger: audited.LedgerEvidence, rows: int) -> Iterator[str]:
         """Yield the faults in the distances of rows from the honest run's rows."""
         found, path = self._forms(audited.REPLAYED), self._path(audited.REPLAYED)
@@ -453,7 +464,8 @@ class _Tensors:
             if self._config.mode is Mode.GENERATE:
                 due[audited.TOKENS] = (calls, count)
         else:
-            first, count = found.get(audited.OF_GRADIENTS), len(ledger.segments)
+            first = found.get(audited.OF_GRADIENTS)
+            count = self._parts(ledger, first)
             steps = next(iter(first.shape), 0) if first is not None else 0
             turns = len(ledger.moments)
             kinds = {audited.OF_GRADIENTS: steps}
@@ -484,7 +496,8 @@ class _Tensors:
         found, path = self._forms(audited.JUDGED), self._path(audited.JUDGED)
         if found is None:
             return
-        count, due = len(ledger.segments), dict[str, tuple[int, ...]]()
+        count = self._parts(ledger, found.get(audited.MEASURED))
+        due = dict[str, tuple[int, ...]]()
         for kind in (audited.MEASURED, *(one for one in _HONEST_WAYS if one in found)):
             due[kind] = (self._judged_steps, count, _OF_STEP_ROWS)
             due[f"{kind}{audited.OF_ALL_STEPS}"] = (count, _OF_ALL_ROWS)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from llmb.audit.canonical_names import renamed
+from llmb.audit.canonical_rows import CanonicalRows, is_apart
 from llmb.audit.compared_rows import ComparedRows, Rows, stored_calls
 from llmb.audit.distance import gap
 from llmb.config import Precision
@@ -149,7 +149,7 @@ def _of_rows(
 ) -> dict[str, Arrays]:
     """Return the worker's rows, and the distances from the honest run's rows."""
     ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
-    called = _renamed(ledger, files, before, run)
+    form = _form(ledger, files, before, run)
     rows = _short(before[audited.LEDGER_VALUES])
     after = {audited.LEDGER_VALUES: rows}
     if run.drawn is None:
@@ -159,28 +159,32 @@ def _of_rows(
         if _are_plain(rows, ledger, weights, run.drawn):
             del rows[audited.WHERE]
     if audited.REPLAYED in before:
-        shown = Rows(called, arrays.values(rows[audited.ROWS]))
-        again = Rows(called, arrays.values(before[audited.REPLAYED][audited.ROWS]))
-        after[audited.REPLAYED] = _compared(shown, again, ledger, run)
+        again = arrays.values(before[audited.REPLAYED][audited.ROWS])
+        after[audited.REPLAYED] = _compared(
+            form.rows(arrays.values(rows[audited.ROWS])), form.rows(again), ledger, run
+        )
         if audited.RECOMPUTED in before:
-            after[audited.REPLAYED][audited.ROWS] = _checked(again, ledger, run.drawn, run.steps)
+            stored = Rows(ledger, again)
+            after[audited.REPLAYED][audited.ROWS] = _checked(stored, ledger, run.drawn, run.steps)
     return after
 
 
-def _renamed(
+def _form(
     ledger: LedgerEvidence,
     files: Mapping[str, bytes],
     before: Mapping[str, Arrays],
     run: EvidenceFacts,
-) -> LedgerEvidence:
-    """Return ``ledger`` with the model's names of its parameters."""
+) -> CanonicalRows:
+    """Return the form of rows whose parts are parameters of the model."""
     where = before[audited.LEDGER_VALUES].get(audited.WHERE)
+    rough = run.drawn is not None and run.drawn.rough
+    apart = is_apart(run.precision, rough=rough)
     if not run.trains or where is None or evidence.WEIGHTS not in files:
-        return ledger
+        return CanonicalRows.of(ledger, None, None, apart=apart)
     weights = WeightsEvidence.model_validate_json(files[evidence.WEIGHTS])
     places: array[int] = array(_INTEGERS[where.dtype])
     places.frombytes(where.data)
-    return renamed(ledger, places, weights)
+    return CanonicalRows.of(ledger, places, weights, apart=apart)
 
 
 def _without_judged(own: Arrays, run: EvidenceFacts) -> Arrays:
@@ -195,9 +199,8 @@ def _of_judged(
 
     Nothing if the reference lacks a step: then no step is judged (rule G1).
     """
-    whole = LedgerEvidence.model_validate_json(files[audited.LEDGER])
-    whole = _renamed(whole, files, before, run)
-    ledger = whole.model_copy(update={"moments": ()})
+    ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
+    form = _form(ledger, files, before, run)
     # Results of a process without the plugin take the place of the honest run's.
     references = (audited.DEVICE_REFERENCE, audited.RECOMPUTED, audited.REFERENCE)
     known = {name: one for file in references for name, one in before.get(file, {}).items()}
@@ -205,8 +208,8 @@ def _of_judged(
     judged = run.judged_in_rows
     if not judged or right is None:
         return {}
-    again = Rows(ledger, right, judged)
-    rows = Rows(whole, arrays.values(before[audited.LEDGER_VALUES][audited.ROWS])).of_gradients()
+    again = form.rows(right, judged, moments=False)
+    rows = form.rows(arrays.values(before[audited.LEDGER_VALUES][audited.ROWS])).of_gradients()
     shown = {audited.MEASURED: rows.only(judged)}
     # By ``reference_run`` if the device is the host, else by ``honest_run``.
     own = known | before.get(audited.HONEST, {})
@@ -214,12 +217,13 @@ def _of_judged(
         for whose in (audited.HOST, run.precision.name):
             honest = _judged_rows(own, f"{whose}{suffix}/", run)
             if honest is not None:
-                shown[f"{audited.IS_HONEST}{suffix}"] = Rows(ledger, honest, judged)
+                found = form.rows(honest, judged, moments=False)
+                shown[f"{audited.IS_HONEST}{suffix}"] = found
                 break
-    found = Arrays()
+    distances = Arrays()
     for name, one in shown.items():
-        found |= ComparedRows.of(one, again).stored(name)
-    return {audited.JUDGED: found}
+        distances |= ComparedRows.of(one, again).stored(name)
+    return {audited.JUDGED: distances}
 
 
 def _judged_rows(own: Arrays, prefix: str, run: EvidenceFacts) -> Array | None:

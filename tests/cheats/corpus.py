@@ -184,6 +184,7 @@ CHEATS = (
             flags=_BERT,
             outcome=UNVERIFIED,
         ),
+        Cheat("keys_without_gradient", SKIPPED, (11, 15), ("L1",), flags=_TWELVE),
         ("branch_without_backward", "15", "E1 E2 L1 P1"),
         ("frozen", "16", "W1"),
         ("frozen_in_steps", "16 17", "O1"),
@@ -424,6 +425,16 @@ CHEATS = (
             "FP8",
             unseen="the error of the blocks in FP8 is larger than that of the head, and probes are "
             "recognised and honest (docs/adr/0090)",
+        ),
+        Cheat(
+            "int8_weight_gradients",
+            PRECISION,
+            (11, 39),
+            (),
+            flags=_TWELVE,
+            unseen="in 12 layers rounding errors add up in the backward pass, and are larger than "
+            "the errors of 8-bit integers in a single product (docs/adr/0091)",
+            at_the_border=True,
         ),
         Cheat(
             "cache_in_eight_bits",

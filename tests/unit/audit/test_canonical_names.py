@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmb.audit.canonical_names import names_of, renamed
+from llmb.audit.canonical_names import names_of
 from llmb.audit.distance import UNSEEN
-from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 
 KEY, FUSED = "layer.0.attention.self.key.bias", "h.0.attn.c_attn.bias"
@@ -56,7 +55,6 @@ def test_places_of_every_row_count() -> None:
             names_of(["b_k"], [2], places * 2 if len(places) == 1 else places, WEIGHTS)
 
 
-def test_plainly_stored_parameters_are_called_as_the_model_calls_them() -> None:
-    ledger = LedgerEvidence(segments=(LedgerSegment(name=KEY, elements=2),))
-    assert renamed(ledger, None, WEIGHTS) is ledger
-    assert renamed(ledger, [0, 1], WEIGHTS).segments[0].name == "w"
+def test_no_two_parameters_are_called_alike() -> None:
+    found = names_of(["a in w", "a", "b"], [2, 1, 1], [0, 100, 1, 2], WEIGHTS)
+    assert len({*found}) == 3
