@@ -396,6 +396,14 @@ class RunConfig(Choices):
         """Batches of all replicas in a step, which one process takes one after another."""
         return self.parallelism.replicas * self.accumulate
 
+    @property
+    def added_up(self) -> int:
+        """Number of gradients that an honest run adds up in the format of the weights.
+
+        One without micro-batches: gradients of replicas are averaged in float32.
+        """
+        return self.parts_of_all if self.accumulate > 1 else 1
+
 
 #: File for the final line of an interrupted rank, and the signals that torchrun passes on.
 _LAST_LINE, _RELAYED = "LLMB_LAST_LINE", "TORCHELASTIC_SIGNALS_TO_HANDLE"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import Evidence, Rule
+from llmb.audit.sums import Sums
 from llmb.config import Mode, Parallelism, Precision, RunConfig, is_cpu
 from llmb.inputs.start import starts_sharp
 from llmb.records import arrays, audited, draws, evidence
@@ -82,6 +83,8 @@ class Facts:
     is_debug: bool
     #: The device of the run is the host's processor.
     on_host: bool = False
+    #: Number of gradients that an honest run adds up for a step, in the format of the weights.
+    added_up: int = 1
     #: The device records a step, compiles the recording and runs the program later.
     records_steps: bool = False
     #: The run was asked to use the workload's own learning rate in every step.
@@ -114,6 +117,7 @@ def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[
         variables=record.plugin.environment,
         is_debug=record.class_ == "debug",
         on_host=is_cpu(record.config.device),
+        added_up=record.config.added_up,
         records_steps=record.plugin.lacks.eager_kernels,
         constant_rate=record.config.constant_rate,
         sharp_start=record.rules_version != "2" and sharp_of(record.config, record.workload),
@@ -166,6 +170,11 @@ class Bench:
     def why_rough(self) -> str | None:
         """Reason why no step can be repeated exactly, so that L1 compares directions; else None."""
         return draws.why_rough(self.facts.precision, dropout=self.drops) if self.trains else None
+
+    @property
+    def sums(self) -> Sums:
+        """The additions of a gradient over the micro-batches of a step."""
+        return Sums(self.facts.added_up, self.facts.precision)
 
     @cached_property
     def why_no_ledger(self) -> str | None:

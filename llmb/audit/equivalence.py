@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from llmb.audit.distance import UNSEEN, Gap, chance, gap, gaps, total
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
+from llmb.audit.sums import Sums
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, PrecisionClass
 from llmb.records.arrays import Apart, Array, Arrays
@@ -63,6 +64,7 @@ def judge_live(
     reference: Arrays,
     precision: Precision,
     evidence: tuple[str, ...],
+    sums: Sums,
 ) -> Finding:
     """Return E1: loss and gradients of the last step, in whose pause the stream ended.
 
@@ -74,7 +76,8 @@ def judge_live(
     theirs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
     missing = [name for name in mine if f"live/{name}" in probed.missing]
     faults = [f"{len(missing)} gradients are missing: {missing[0]}, ..."] if missing else []
-    comparison = _GradientComparison(mine, theirs, precision, elements=_elements(reference))
+    elements = _elements(reference)
+    comparison = _GradientComparison(mine, theirs, precision, sums, elements=elements)
     faults += comparison.faults()
     faults += _loss_fault(seen, own, reference, precision)
     if glanced is not None:
@@ -86,12 +89,13 @@ def judge_live(
 
 
 def live_parts(
-    seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision
+    seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision, sums: Sums
 ) -> Iterator[PartFinding]:
     """Yield E1 for the gradient of each parameter in the last step of the stream."""
     mine = gaps(seen, reference, "live/")
     theirs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
-    return _GradientComparison(mine, theirs, precision, elements=_elements(reference)).parts()
+    elements = _elements(reference)
+    return _GradientComparison(mine, theirs, precision, sums, elements=elements).parts()
 
 
 def _elements(reference: Arrays) -> dict[str, int]:
@@ -110,6 +114,8 @@ def judge_step(
     padding: Collection[str],
     audited_steps: Iterable[int],
     evidence: tuple[str, ...],
+    *,
+    sums: Sums,
 ) -> Finding:
     """Return G1: sampled gradients of an audited step with stored weights, inside the stream.
 
@@ -140,7 +146,8 @@ def judge_step(
         faults += glance_fault(seen, index, precision)
     if not faults and (left < ENOUGH * len(right) or _is_rough(theirs, hosts, precision)):
         return not_observed("G1", f"step {step.index}: {ROUGH}", evidence)
-    comparison = _GradientComparison(mine, theirs, precision, _untold(step, name, right, runs[0]))
+    untold = _untold(step, name, right, runs[0])
+    comparison = _GradientComparison(mine, theirs, precision, sums, untold)
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
     if rough:
         text += f", but for {len(rough)} of {len(step.segments)} parameters that no honest run gets"
@@ -341,6 +348,7 @@ class _GradientComparison:
         mine: Mapping[str, Gap],
         theirs: Sequence[Mapping[str, Gap]],
         precision: Precision,
+        sums: Sums,
         untold: frozenset[str] = frozenset(),
         elements: Mapping[str, int] | None = None,
     ) -> None:
@@ -349,7 +357,7 @@ class _GradientComparison:
         least = least_error(precision)
         self._global = total(mine.values()).error
         self._honest = max(least, _roughest(theirs))
-        self._times_of_all = within_excess(self._limits[0], self._honest)
+        self._times_of_all = within_excess(sums.times(self._limits[0], self._honest), self._honest)
         named = [name for name in theirs[0] if name not in untold and name != _TWO_ELEMENTS]
         own = {name: max(way[name].error for way in theirs) for name in named}
         usual = statistics.median(own.values()) if own else 0.0
@@ -358,7 +366,10 @@ class _GradientComparison:
         # An honest kernel of another kind was 3.8 times as far off in a gain of 4 elements, and 2.2
         # times in a gain of 8 (Qwen3 in BF16): the limits are 5 and 3.83 instead of 2.
         known = {} if elements is None else elements
-        times = {name: self._limits[1] + chance(known.get(name)) - 1 for name in told}
+        times = {
+            name: sums.times(self._limits[1], honest[name]) + chance(known.get(name)) - 1
+            for name in told
+        }
         self._of_parts = {name: (told[name], honest[name], times[name]) for name in told}
         # Compare each parameter with the parameter's own honest error: the worst honest error would
         # hide most other parameters.

@@ -133,7 +133,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
     steps = bench.read(STEP_VALUES)
     if "live/loss" in reference and steps is not None:
         glanced = None if bench.every_step else steps
-        yield equivalence.judge_live(probed, glanced, seen, honest, reference, fmt, paths)
+        yield equivalence.judge_live(
+            probed, glanced, seen, honest, reference, fmt, paths, bench.sums
+        )
     yield probes.branches()
     yield probes.effective()
 

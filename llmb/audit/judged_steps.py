@@ -16,6 +16,7 @@ from llmb.audit import equivalence
 from llmb.audit.compared_rows import FEW, ComparedRows
 from llmb.audit.distance import UNSEEN, Gap, total
 from llmb.audit.honest_error import HonestError
+from llmb.audit.sums import Sums
 from llmb.config import Precision
 
 #: On an accelerator, the honest error of a judged step may be at most this many times the honest
@@ -78,6 +79,7 @@ class JudgedSteps:
         last: HonestError | None,
         precision: Precision,
         model: Collection[str],
+        sums: Sums,
     ) -> None:
         """Judge ``worker`` beside the runs ``honest``, of which the larger error counts.
 
@@ -86,7 +88,7 @@ class JudgedSteps:
         the model's parameters. A stored parameter with another name holds several of them, for
         example every ``o_proj``, and has the limit of a kind.
         """
-        self._model = model
+        self._model, self._sums = model, sums
         self._steps, self._worker, self._honest = steps, worker, honest
         self._last, self._least = last, equivalence.least_error(precision)
         known = precision.judged_as
@@ -117,7 +119,8 @@ class JudgedSteps:
         ways = [{name: way.gaps[name][number] for name in mine} for way in self._honest]
         most = math.inf if self._last is None else _ROUGHER * self._last.of_all
         honest = _between(self._least, _error(ways, [*mine]), most)
-        yield Distance(step, ALL, _error([mine], [*mine]), honest, self._of_all)
+        times = self._sums.times(self._of_all, honest)
+        yield Distance(step, ALL, _error([mine], [*mine]), honest, times)
         told = [name for name in mine if self._enough(name, number)]
         kinds: dict[str, list[str]] = {}
         for name in told:
@@ -133,6 +136,7 @@ class JudgedSteps:
         for of, names, times in groups:
             honest = max(usual, _error(ways, names))
             honest = _between(self._least, honest, self._most_of(names))
+            times = self._sums.times(times, honest)
             yield Distance(step, of, _error([mine], names), honest, times)
 
     def _enough(self, name: str, number: int) -> bool:

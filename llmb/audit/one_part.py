@@ -44,7 +44,7 @@ def parts(rule: str, bench: Bench) -> tuple[PartFinding, ...]:
             on_host = bench.facts.on_host
             if not equivalence.is_plausible(honest, reference, fmt, on_host=on_host):
                 raise UnreadableError(ROUGH)
-            of_step = equivalence.live_parts(seen, honest, reference, fmt)
+            of_step = equivalence.live_parts(seen, honest, reference, fmt, bench.sums)
             found = [*(of_step if rule == "E1" else ledger.parts(bench))]
     except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
         raise UnreadableError(f"evidence does not hold what it must ({error})") from error

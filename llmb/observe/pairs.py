@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from llmb.families import TRANSFORM
+from llmb.observe.first_model import float32_by_default
 from llmb.observe.pairs_layout import (
     FEWEST_GROUPS,
     IN_GROUP,
@@ -73,6 +74,7 @@ class Pairs:
         self._grid = 2.0 ** _GRID.get(dtype, 20)
         self._near_zero = _NEAR_ZERO_FP16 if dtype == "float16" else _NEAR_ZERO
 
+    @float32_by_default()
     def batch(self) -> Batch:
         """Return a sequence of words from the lower half of the vocabulary, on the CPU.
 
@@ -89,6 +91,7 @@ class Pairs:
         labels[:, asked] = torch.randint(1, half, (1, len(asked)), generator=made)
         return Batch(tokens, labels, batch.extra)
 
+    @float32_by_default()
     def weight(self, name: str, like: Tensor) -> Tensor:
         """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
         family, matrices = self._family, self._family.matrices(name)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from llmb.families import ProbeParts, family_of
+from llmb.observe.first_model import float32_by_default
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.loss import IGNORED
 from llmb.reference.shapes import Shape
@@ -161,6 +162,7 @@ def _only_rows(kept: Channels | None, scale: float) -> Callable[[Tensor], Tensor
     return edit
 
 
+@float32_by_default()
 def batch(seed: int, probe: str, shape: Shape) -> Batch:
     """Return the single sequence of ``probe``, on the CPU.
 

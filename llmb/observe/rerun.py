@@ -313,7 +313,7 @@ class Rerun:
                 numerics,
                 collect,
                 parts=parts,
-                adds_up=self._config.accumulate > 1 and dtype.itemsize < torch.float32.itemsize,
+                adds_up=self._config.added_up > 1 and dtype.itemsize < torch.float32.itemsize,
                 copies=copies,
                 finish=self._finish,
                 watch=self._watch(name, whole),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from llmb.config import RunConfig
+from llmb.observe.first_model import float32_by_default
 from llmb.reference.data import Batch, make_batch, random_tokens
 from llmb.reference.lengths import draw_lengths
 from llmb.reference.shapes import Shape
@@ -30,6 +31,7 @@ class StepBatches:
             longest = shape.sequence_length
             self._source = open_tokens(config.data, shape.vocab_size, longest)
 
+    @float32_by_default()
     def make(self, seed: int) -> Batch:
         """Return the full batch of the step with ``seed``, of all ranks, on the CPU."""
         size, longest = self._config.global_batch_size, self._shape.sequence_length

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from llmb import clock, workloads
 from llmb.config import RunConfig, is_cpu
-from llmb.inputs.start import values_of
+from llmb.observe.first_model import first_model
 from llmb.observe.noise import Noise, as_seed, words_of
 from llmb.observe.output_ledger import logits_at
 from llmb.observe.places import picked
@@ -23,7 +23,6 @@ from llmb.observe.wide_products import as_computed
 from llmb.records.audited import SEED_PARTS
 from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
-from llmb.reference.models import build
 from llmb.wire.messages import CallsToReplay, CallToReplay
 
 
@@ -103,13 +102,9 @@ class CallReplay:
         yield from (*words, seed)
 
     def _model(self) -> nn.Module:
-        config, workload = self.config, workloads.of(self.config)
-        stored = getattr(torch, config.precision.stored_dtype)
-        model = build(
-            workload.shape, config.seed, stored, config.device, values_of(config, workload)
-        )
+        config = self.config
         numerics = how(config.precision, config.device)
-        model = model.to(numerics.dtype)
+        model = first_model(config, workloads.of(config)).to(numerics.dtype)
         if numerics.emulated is not None:
             model = emulate(model, numerics.emulated)
         return model.eval()

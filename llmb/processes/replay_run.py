@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from llmb import clock, workloads
 from llmb.errors import BundleRefusedError
-from llmb.inputs.start import values_of
 from llmb.observe import weights_file
+from llmb.observe.first_model import first_model
 from llmb.observe.passes import bare
 from llmb.observe.weights import FenceSamples
 from llmb.observe.weights_file import checked_bytes
@@ -27,7 +27,6 @@ from llmb.processes.evidence_writer import Announcer
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited
 from llmb.records.places import ELEMENTS, fewer, plain_row
-from llmb.reference.models import build
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, EvidenceFile, Phase, ReplayOrder, Tick
 
@@ -58,7 +57,7 @@ def make(channel: Channel, order: ReplayOrder) -> None:
         found[audited.ROWS] = replay.rows()
         found |= watch.tensors(samples=places.drawn)
     else:
-        model = _first_model(order)
+        model = first_model(order.config, workloads.of(order.config))
         watch.keep(model)
         if order.fences:
             found[audited.SAMPLES] = _samples(order, model)
@@ -141,12 +140,6 @@ def _kernel(order: ReplayOrder) -> audited.AuditedStep:
         capturable=False,  # an option of CUDA alone
         segments=(),
     )
-
-
-def _first_model(order: ReplayOrder) -> nn.Module:
-    config, workload = order.config, workloads.of(order.config)
-    stored = getattr(torch, config.precision.stored_dtype)
-    return build(workload.shape, config.seed, stored, config.device, values_of(config, workload))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from llmb import clock, workloads
 from llmb.config import RunConfig, is_cpu
-from llmb.inputs.start import values_of
+from llmb.observe.first_model import first_model
 from llmb.observe.passes import Samples
 from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
@@ -22,7 +22,6 @@ from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.records.audited import AuditedStep, LedgerEvidence
 from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
-from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, train_loop
 from llmb.wire.messages import StreamToReplay
@@ -130,10 +129,7 @@ class StreamReplay:
 
     def _model(self) -> nn.Module:
         config, workload = self.config, workloads.of(self.config)
-        dtype = getattr(torch, config.precision.stored_dtype)
-        model = build(
-            workload.shape, config.seed, dtype, config.device, values_of(config, workload)
-        )
+        model = first_model(config, workload)
         emulated = how(config.precision, config.device).emulated
         if emulated is not None:
             model = emulate(model, emulated)

@@ -12,17 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from safetensors.torch import save
-from torch import nn
 
 from llmb import workloads
 from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
-from llmb.inputs.start import values_of
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.fence_census import wait_for_children
+from llmb.observe.first_model import first_model
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.step_sampler import StepSampler
 from llmb.observe.weights import FenceSamples
@@ -40,7 +38,6 @@ from llmb.processes.modes.stage import Stage
 from llmb.processes.step_stream import StepStream, WeightsKeeper, fence, readings
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, evidence
-from llmb.reference.models import build
 from llmb.reference.train_loop import StepDone
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import (
@@ -54,7 +51,6 @@ from llmb.wire.messages import (
     Worked,
     WorkOrder,
 )
-from llmb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from llmb.parallel.layout import Layout
@@ -93,7 +89,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     ranks, config, channel = met(order, backend, channel, company, before)
 
     channel.send(Phase(name="making the model"))
-    model = model_of(config, workload)
+    model = first_model(config, workload)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
@@ -246,13 +242,6 @@ def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:
         return done
     backend.synchronize()
     return StepDone(done.step, ranks.mean(done.loss))
-
-
-def model_of(config: RunConfig, workload: Workload) -> nn.Module:
-    """Return the reference model with the initial weights, in the stored dtype."""
-    dtype = getattr(torch, config.precision.stored_dtype)
-    values = values_of(config, workload)
-    return build(workload.shape, config.seed, dtype, config.device, values)
 
 
 def backend_of(plugin: Plugin, config: RunConfig) -> Backend:

@@ -19,6 +19,7 @@ from llmb.config import AUTO_DEVICE, OFFICIAL_TIMED_STEPS, Mode, RunConfig, envi
 from llmb.errors import LlmbError
 from llmb.observe import settings
 from llmb.observe.callables import Callables
+from llmb.observe.first_model import float32_by_default
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.plugin.backend import Backend
 from llmb.plugin.faults import PluginFaultError
@@ -218,7 +219,8 @@ class Subject:
         config, _ = self.config, self.device
         shape = self._shape()
         dtype = getattr(torch, config.precision.stored_dtype)
-        model: nn.Module = build(shape, config.seed, dtype, config.device)
+        with float32_by_default():
+            model: nn.Module = build(shape, config.seed, dtype, config.device)
         pristine = {
             name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()
         }

@@ -162,6 +162,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         variables=plugin.environment,
         is_debug=bool(waivers_of(raw.config, timings, raw.interruption)),
         on_host=is_cpu(raw.config.device),
+        added_up=raw.config.added_up,
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
         sharp_start=sharp_of(raw.config, workload),
