@@ -27,7 +27,7 @@ _PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
 #: Variables that let Python run other code before any code of llmb.
 _BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
 _few = partial(few, most=3, between="; ")
-#: What to do about libraries: the first for all, the second for libraries loaded before all others.
+#: What to do about libraries, about libraries loaded before all others, and about processes.
 _LIBRARY_HINT = (
     "Install a library below /usr or /opt or as a package that the plugin requires, or declare its "
     "path in llmb_native_libraries"
@@ -36,6 +36,10 @@ _PRELOAD_HINT = (
     "Unset the variable, such as LD_PRELOAD. The plugin's llmb_environment_variables may return "
     "LD_PRELOAD with the full path of a library below /usr or /opt, or of a package that the "
     "plugin requires"
+)
+_PROCESS_HINT = (
+    "No process may run beside the steps: end the process before the first step, take a thread that "
+    "llmb_helpers declares, or run the program in llmb_telemetry"
 )
 _UNDECLARED = ", which llmb_helpers does not declare with a reason and its share of CPU time"
 
@@ -57,8 +61,8 @@ N2 = Rule(
     "under the name of a file of torch",
     evidence=(SURROUNDINGS,),
     causes=(
-        "a thread or child process of the plugin for telemetry or compiling, which "
-        "llmb_helpers does not declare",
+        "a thread of the plugin for telemetry or compiling, which llmb_helpers does not declare; or "
+        "a child process beside the steps, which no hook can declare",
         "a debugger, profiler or monitoring agent that attaches to every Python process",
     ),
 )
@@ -100,7 +104,9 @@ def finding(
         if not (_is_explained(presence) or _is_thread_of(presence, evidence, helpers))
     ]
     faults = [f"{_said(one)}{_UNDECLARED if one.kind == 'thread' else ''}" for one in strange]
-    hints = [_LIBRARY_HINT] if any(one.kind == "library" for one in strange) else []
+    kinds = {one.kind for one in strange}
+    hints = [_LIBRARY_HINT] if "library" in kinds else []
+    hints += [_PROCESS_HINT] if "process" in kinds else []
     faults += companions.faults(evidence, timing, helpers, ever_looked=ever_looked)
     declared = bool(_PRELOADS & {*variables})
     by = "the plugin" if declared else "no variable of the plugin's"

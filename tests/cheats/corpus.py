@@ -418,13 +418,25 @@ CHEATS = (
         ),
         Cheat("fp4_while_dropping", PRECISION, (11, 39), (), flags=_BERT, unseen=_MASKS),
         Cheat(
-            "fp8_head_beside_fp8",
+            "head_in_four_bits",
             PRECISION,
             (11, 42),
             (),
             "FP8",
             unseen="the error of the blocks in FP8 is larger than that of the head, and probes are "
-            "recognised and honest (docs/adr/0090)",
+            "recognised and honest (docs/adr/0091)",
+        ),
+        Cheat(
+            "int8_where_summed",
+            PRECISION,
+            (11, 39),
+            ("G1",),
+            flags=(
+                "--accumulate=128",
+                "--batch-size=128",
+                "--sequence-length=16",
+                "--timed-steps=6",
+            ),
         ),
         Cheat(
             "int8_weight_gradients",

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 from torch.amp import GradScaler
+from torch.optim import Optimizer
 
-from llmb.config import AuditMode
+from llmb.config import AuditMode, is_cpu
 from llmb.errors import RunFailedError
 from llmb.observe import one_part, pairs_layout, probes
 from llmb.observe.examination import Examination, places
@@ -24,6 +25,7 @@ from llmb.observe.passes import LIVE
 from llmb.observe.step_sampler import StepSampler
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
+from llmb.plugin.faults import PluginFaultError
 from llmb.processes import loss_scale
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes import Show, executors
@@ -66,7 +68,6 @@ class Training:
     def __init__(self, stage: Stage) -> None:
         """Build the optimizer over the model of ``stage``, and the program of the model."""
         self._stage, config = stage, stage.config
-        constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
         if config.sac_freq is not None:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
         by_blocks = config.executor == "inductor" and config.parallelism.dp_shard > 1
@@ -76,7 +77,7 @@ class Training:
             stage.layout.spread(stage.model, stage.shape)
             pipeline = stage.layout.pipeline
             stage.canonical.follow(stage.model, pipeline.share if pipeline else None)
-        self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
+        self.optimizer = _optimizer(stage)
         by_ranks = config.executor == "thunder" and stage.layout is not None
         self.program = (
             stage.model if by_blocks or by_ranks else executors.program(stage.model, config)
@@ -384,6 +385,26 @@ class Training:
                 stage.autocast(),
             )
         writer.write(evidence.PAIRS, PairsEvidence(seen=seen, obstacle=obstacle, **types))
+
+
+def _optimizer(stage: Stage) -> Optimizer:
+    """Return the optimizer over the model, with the kernel that the plugin chose.
+
+    Raises:
+        PluginFaultError: torch has no such kernel for the device.
+    """
+    config, plugin = stage.config, stage.plugin
+    chosen = plugin.optimizer_options(config)
+    named = f"plugin {plugin.name!r}: llmb_optimizer_options"
+    if chosen.get("capturable") and is_cpu(config.device):
+        raise PluginFaultError(
+            f"{named} returned capturable, which torch does not have on a processor: leave "
+            "capturable out where the device is the processor"
+        )
+    try:
+        return build_optimizer(stage.model.parameters(), stage.workload.recipe.optimizer, **chosen)
+    except RuntimeError as error:
+        raise PluginFaultError(f"{named} returned {chosen}, and torch refuses: {error}") from error
 
 
 def _types_of(tensors: Iterable[object]) -> tuple[str, ...]:
