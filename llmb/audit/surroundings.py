@@ -38,8 +38,8 @@ _PRELOAD_HINT = (
     "plugin requires"
 )
 _PROCESS_HINT = (
-    "No process may run beside the steps: end the process before the first step, take a thread that "
-    "llmb_helpers declares, or run the program in llmb_telemetry"
+    "No process may run beside the steps: end the process before the first step, take a thread "
+    "that llmb_helpers declares, or run the program in llmb_telemetry"
 )
 _UNDECLARED = ", which llmb_helpers does not declare with a reason and its share of CPU time"
 
@@ -61,8 +61,8 @@ N2 = Rule(
     "under the name of a file of torch",
     evidence=(SURROUNDINGS,),
     causes=(
-        "a thread of the plugin for telemetry or compiling, which llmb_helpers does not declare; or "
-        "a child process beside the steps, which no hook can declare",
+        "a thread of the plugin for telemetry or compiling, which llmb_helpers does not declare, "
+        "or a child process beside the steps, which no hook can declare",
         "a debugger, profiler or monitoring agent that attaches to every Python process",
     ),
 )

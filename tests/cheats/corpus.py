@@ -653,6 +653,7 @@ TWINS = (
     Twin("honest_flat_buffer"),
     Twin("honest_other_norm"),
     Twin("honest_plain_instructions"),
+    Twin("honest_default_dtype", "FP32", flags=_BERT),
     Twin("honest_frozen", flags=_FORWARD),
     Twin("honest_buffers", flags=_FORWARD),
     Twin("honest_inference_weights", flags=_GENERATE),

@@ -76,6 +76,8 @@ def test_a_hook_that_raises_in_the_worker_is_told_in_one_line_and_its_traceback_
     [
         ("llmb_environment_variables()", "{'A=B': '1'}"),
         ("llmb_parameter_map(model)", "[]"),
+        ("llmb_optimizer_options(config)", "{'fused': True, 'foreach': True}"),
+        ("llmb_optimizer_options(config)", "{'capturable': True}"),
     ],
 )
 def test_a_hook_that_returns_the_wrong_thing_is_named(

@@ -34,6 +34,12 @@ def test_a_quiet_run_passes() -> None:
     assert found.measured == "new: 7 native threads"
 
 
+def test_a_process_beside_the_steps_is_told_where_it_may_run() -> None:
+    found = finding(presence("process", "plugin"))
+    assert found.status is Status.FLAG
+    assert "run the program in llmb_telemetry" in found.message
+
+
 @pytest.mark.parametrize("kind", ["thread", "process", "import hook", "gc callback", "tracer"])
 @pytest.mark.parametrize(
     ("origin", "status"),
