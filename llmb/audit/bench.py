@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import Evidence, Rule
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import Mode, Parallelism, Precision, RunConfig, is_cpu
 from llmb.inputs.start import starts_sharp
 from llmb.records import arrays, audited, draws, evidence
@@ -172,9 +172,9 @@ class Bench:
         return draws.why_rough(self.facts.precision, dropout=self.drops) if self.trains else None
 
     @property
-    def sums(self) -> Sums:
+    def sums(self) -> RoundedSums:
         """The additions of a gradient over the micro-batches of a step."""
-        return Sums(self.facts.added_up, self.facts.precision)
+        return RoundedSums(self.facts.added_up, self.facts.precision)
 
     @cached_property
     def why_no_ledger(self) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from llmb.audit.distance import UNSEEN, Gap, chance, gap, gaps, total
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, PrecisionClass
 from llmb.records.arrays import Apart, Array, Arrays
@@ -64,7 +64,7 @@ def judge_live(
     reference: Arrays,
     precision: Precision,
     evidence: tuple[str, ...],
-    sums: Sums,
+    sums: RoundedSums,
 ) -> Finding:
     """Return E1: loss and gradients of the last step, in whose pause the stream ended.
 
@@ -89,7 +89,7 @@ def judge_live(
 
 
 def live_parts(
-    seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision, sums: Sums
+    seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision, sums: RoundedSums
 ) -> Iterator[PartFinding]:
     """Yield E1 for the gradient of each parameter in the last step of the stream."""
     mine = gaps(seen, reference, "live/")
@@ -115,7 +115,7 @@ def judge_step(
     audited_steps: Iterable[int],
     evidence: tuple[str, ...],
     *,
-    sums: Sums,
+    sums: RoundedSums,
 ) -> Finding:
     """Return G1: sampled gradients of an audited step with stored weights, inside the stream.
 
@@ -348,7 +348,7 @@ class _GradientComparison:
         mine: Mapping[str, Gap],
         theirs: Sequence[Mapping[str, Gap]],
         precision: Precision,
-        sums: Sums,
+        sums: RoundedSums,
         untold: frozenset[str] = frozenset(),
         elements: Mapping[str, int] | None = None,
     ) -> None:

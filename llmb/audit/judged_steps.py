@@ -16,7 +16,7 @@ from llmb.audit import equivalence
 from llmb.audit.compared_rows import FEW, ComparedRows
 from llmb.audit.distance import UNSEEN, Gap, total
 from llmb.audit.honest_error import HonestError
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import Precision
 
 #: On an accelerator, the honest error of a judged step may be at most this many times the honest
@@ -79,7 +79,7 @@ class JudgedSteps:
         last: HonestError | None,
         precision: Precision,
         model: Collection[str],
-        sums: Sums,
+        sums: RoundedSums,
     ) -> None:
         """Judge ``worker`` beside the runs ``honest``, of which the larger error counts.
 

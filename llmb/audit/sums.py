@@ -23,7 +23,7 @@ _LEAST = 0.3
 
 
 @dataclass(frozen=True)
-class Sums:
+class RoundedSums:
     """The additions of a gradient over the micro-batches of a step."""
 
     #: Number of gradients that are added up.

@@ -351,7 +351,7 @@ def work(
     canonical = Canonical(pristine.origin, model, parameter_map(model))
     writer.post_processed(pristine, model, canonical)
     options = optimizer_options or {"fused": True}
-    plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
+    plugin: Any = SimpleNamespace(name="odd", optimizer_options=lambda config: options)
     sizes = pristine.sizes
     stage = Stage(plugin, backend, config, workload, model, canonical, sizes, every_step=every)
     task = modes.begin(stage)

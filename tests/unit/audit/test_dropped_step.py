@@ -13,7 +13,7 @@ import pytest
 from llmb.audit import dropped_step, timed_step
 from llmb.audit.bench import HONEST, STEP_VALUES, STEPS
 from llmb.audit.dropped_step import HonestSteps
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.audited import (
     DROPPED,
@@ -311,7 +311,7 @@ def _of_run(
         reference=dict.fromkeys(("step", *map(judged_pass, shown)), MEAN),
         facts=SimpleNamespace(workload=workload, rules_version=rules, precision=BF16),
         measured=object(),
-        sums=Sums(1, BF16),
+        sums=RoundedSums(1, BF16),
         timing=SimpleNamespace(
             warmup_steps=2, timed_steps=10, start_ns=0, stop_ns=1000, stops=stops, commitments=()
         ),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb.audit.equivalence import is_plausible, judge_live, judge_step, loss_limit
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.records.audited import WIDE_LOSS, AuditedStep, ProbedEvidence, Segment
 from llmb.records.finding import Finding, Level, Status
@@ -64,7 +64,14 @@ def live(
     seen = {name: value for name, value in seen.items() if value is not None}
     own = arrays(honest, f"{precision.name}/", honest_loss, 80)
     return judge_live(
-        probed, steps or glances(5), seen, own, reference(), precision, ("e",), Sums(1, precision)
+        probed,
+        steps or glances(5),
+        seen,
+        own,
+        reference(),
+        precision,
+        ("e",),
+        RoundedSums(1, precision),
     )
 
 
@@ -143,7 +150,9 @@ def of_two_ways(errors: Mapping[str, float], one: float, other: Mapping[str, flo
     own = arrays(every(one), "BF16/", LOSS, 80)
     own |= arrays(other, f"BF16{WIDE_LOSS}/", LOSS, 84)
     seen = arrays(errors, "", LOSS)
-    return judge_live(PROBED, glances(5), seen, own, reference(), BF16, ("e",), Sums(1, BF16))
+    return judge_live(
+        PROBED, glances(5), seen, own, reference(), BF16, ("e",), RoundedSums(1, BF16)
+    )
 
 
 def test_of_two_honest_ways_the_rougher_is_the_measure_of_all_and_of_each_parameter() -> None:
@@ -192,7 +201,7 @@ def test_a_reference_that_is_no_number_lets_nothing_pass(bad: float) -> None:
     right = reference() | {"live/b": [bad, *RIGHT["b"][1:]]}
     own = arrays(every(0.01), "BF16/", LOSS, 80)
     seen = arrays(every(0.0), "", LOSS)
-    found = judge_live(PROBED, glances(5), seen, own, right, BF16, ("e",), Sums(1, BF16))
+    found = judge_live(PROBED, glances(5), seen, own, right, BF16, ("e",), RoundedSums(1, BF16))
     assert found.status is Status.FAIL
     assert "of all" in str(found.measured)
 
@@ -315,7 +324,7 @@ def step(
         padding,
         (2, 7),
         ("e",),
-        sums=Sums(1, BF16),
+        sums=RoundedSums(1, BF16),
     )
 
 
@@ -380,7 +389,7 @@ def test_a_parameter_whose_honest_error_is_one_elements_is_not_the_worst() -> No
             (),
             (2, 7),
             (),
-            sums=Sums(1, BF16),
+            sums=RoundedSums(1, BF16),
         )
 
     assert judged(honest).status is Status.PASS
@@ -652,7 +661,7 @@ def test_the_last_step_of_a_gain_of_few_elements_may_be_further_off_by_chance(
             {**right, **loss},
             precision,
             ("e",),
-            Sums(1, precision),
+            RoundedSums(1, precision),
         )
         return found.status
 

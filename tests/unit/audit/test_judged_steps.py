@@ -19,7 +19,7 @@ from llmb.audit.compared_rows import ComparedRows, Rows
 from llmb.audit.honest_error import HonestError
 from llmb.audit.judged_steps import JudgedSteps
 from llmb.audit.rule import Evidence
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP32, Precision
 from llmb.records import audited, evidence
 from llmb.records.audited import LedgerEvidence, LedgerSegment
@@ -59,7 +59,7 @@ def judged(
     exact = rows(lambda name, step: 0.0, 0, names)
     runs = (rows(e, n, names) for n, e in ((2, errors), (3, honest)))
     shown, theirs = (ComparedRows.of(run, exact) for run in runs)
-    return JudgedSteps(STEPS, shown, [theirs], last, precision, NAMES, Sums(1, precision))
+    return JudgedSteps(STEPS, shown, [theirs], last, precision, NAMES, RoundedSums(1, precision))
 
 
 def test_errors_of_the_size_of_an_honest_runs_are_within_the_limits() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP16, FP32, Precision
 
 
@@ -28,20 +28,20 @@ def measured(count: int, dtype: torch.dtype, *, alike: float) -> float:
 def test_no_sum_is_more_exact_than_its_least_error(
     count: int, dtype: torch.dtype, precision: Precision
 ) -> None:
-    least = Sums(count, precision).error
+    least = RoundedSums(count, precision).error
     for alike in (0.0, 0.3, 0.5):
         assert 0.97 < measured(count, dtype, alike=alike) / least < 1.5
 
 
 def test_without_sums_in_16_bits_no_limit_changes() -> None:
     mixed = BF16.model_copy(update={"master_weights": True})
-    for sums in (Sums(1, BF16), Sums(256, FP32), Sums(256, mixed)):
+    for sums in (RoundedSums(1, BF16), RoundedSums(256, FP32), RoundedSums(256, mixed)):
         assert sums.error == 0
         assert sums.times(1.5, 0.01) == 1.5
 
 
 def test_the_part_of_the_error_that_is_from_sums_counts_once() -> None:
-    sums, own = Sums(64, BF16), 0.006
+    sums, own = RoundedSums(64, BF16), 0.006
     honest = math.hypot(own, sums.error)
     allowed = sums.times(1.5, honest) * honest
     assert allowed == pytest.approx(math.hypot(1.5 * own, sums.error))
@@ -51,6 +51,6 @@ def test_the_part_of_the_error_that_is_from_sums_counts_once() -> None:
 
 
 def test_a_limit_is_never_as_small_as_the_honest_error() -> None:
-    sums = Sums(10_000, BF16)
+    sums = RoundedSums(10_000, BF16)
     assert sums.times(1.5, sums.error) == pytest.approx(1.15)
     assert sums.times(2.0, sums.error / 2) == pytest.approx(1.3)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from llmb.audit.equivalence import is_plausible, judge_live
-from llmb.audit.sums import Sums
+from llmb.audit.sums import RoundedSums
 from llmb.config import BF16
 from llmb.observe.passes import LIVE, Numerics, Sketches, plain_pass
 from llmb.records.audited import WIDE_LOSS, ProbedEvidence
@@ -83,7 +83,7 @@ def test_an_honest_step_under_autocast_is_not_accused(seed: int) -> None:
         honest |= {f"BF16{way}/{name}": value for name, value in shown.items()}
         reference |= {f"host{way}/{name}": value for name, value in shown.items()}
     assert is_plausible(honest, reference, BF16, on_host=True)
-    found = judge_live(PROBED, GLANCES, seen, honest, reference, BF16, (), Sums(1, BF16))
+    found = judge_live(PROBED, GLANCES, seen, honest, reference, BF16, (), RoundedSums(1, BF16))
     assert found.status is Status.PASS, found.message
 
 
