@@ -64,7 +64,7 @@ class Distance:
         verb = "are" if self.of == ALL else "is"
         return (
             f"in step {self.step} {of} {verb} {times} times as far from the reference as an honest "
-            f"run's (limit {self.times:g})"
+            f"run's (limit {self.times:.3g})"
         )
 
 

@@ -69,25 +69,25 @@ L1 = Rule(
     "Mode generate: the honest run draws every word again, from its own logits and the worker's "
     "noise, whose seed the worker's row shows. Directions of gradients alone are compared with "
     "dropout, which the replayed steps have not, below 8 bits, and in FP16 under autocast",
-    limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
-    "the median element of each gradient except biases (0.0625 at least in 16 bits; not in 8 "
-    "bits; so too for a parameter with most of the length in fewer than 64 elements, 0.0938 of a "
-    "moment); in no step 0.4 of a parameter's usual length. Totals of gradients leave out a "
-    "twentieth of the steps, each parameter its own: the steps with the largest error. In BF16 at "
-    "least 0.0087 times the square root of the layers, 1.5 times as much for each parameter (12 "
-    "layers: 0.030 and 0.045). Calls: 2.25 times together, 3.375 times for each call and each "
-    "sequence, 0.4 of a sequence's usual length; in rough formats together 0.2 of the squared "
-    "length beyond two honest errors, and each 0.95 of its length (1.6 honest errors, if larger). "
-    "FP32: 12 times (moments: 18). For ranks that share a model and clip gradients 0.005 at least "
-    "(moments: 0.02). Words of samples: as many others as logits at their limit explain (0.4 "
-    "times the limit times the usual logit, at most half of the words), and 4 standard deviations "
-    "and 3 words more, together and for each call. By a parameter map no element lies in two "
-    "places, and 90 % of each parameter's elements are found (less 3 standard deviations). "
-    "Directions: the cosine, in the mean of all parameters: in each step 0.75 of that of judged "
-    "steps, and at least 0.2; a squared sine of twice that of judged steps and 0.05; in the mean "
-    "of all steps 0.9, 1.5 times and 0.02. With dropout 0.5 and 0.75 of the cosine to gradients "
-    "without dropout, and no limit of the sine. In FP16 under autocast without the steps that "
-    "overflow in the replay, too, and one more",
+    limit="3 times the honest error of one step (moments: 4.5; sums as in E1, twice): together, "
+    "for each parameter, for the median element of each gradient except biases (0.0625 at least "
+    "in 16 bits; not in 8 bits; so too for a parameter with most of the length in fewer than 64 "
+    "elements, 0.0938 of a moment); in no step 0.4 of a parameter's usual length. Totals of "
+    "gradients leave out a twentieth of the steps, each parameter its own: the steps with the "
+    "largest error. In BF16 at least 0.0087 times the square root of the layers, 1.5 times as "
+    "much for each parameter (12 layers: 0.030 and 0.045). Calls: 2.25 times together, 3.375 "
+    "times for each call and each sequence, 0.4 of a sequence's usual length; in rough formats "
+    "together 0.2 of the squared length beyond two honest errors, and each 0.95 of its length "
+    "(1.6 honest errors, if larger). FP32: 12 times (moments: 18). For ranks that share a model "
+    "and clip gradients 0.005 at least (moments: 0.02). Words of samples: as many others as "
+    "logits at their limit explain (0.4 times the limit times the usual logit, at most half of "
+    "the words), and 4 standard deviations and 3 words more, together and for each call. By a "
+    "parameter map no element lies in two places, and 90 % of each parameter's elements are found "
+    "(less 3 standard deviations). Directions: the cosine, in the mean of all parameters: in each "
+    "step 0.75 of that of judged steps, and at least 0.2; a squared sine of twice that of judged "
+    "steps and 0.05; in the mean of all steps 0.9, 1.5 times and 0.02. With dropout 0.5 and 0.75 "
+    "of the cosine to gradients without dropout, and no limit of the sine. In FP16 under autocast "
+    "without the steps that overflow in the replay, too, and one more",
     cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
     "ranks that share a model of more than 16 GB, FP16 without a loss scale, devices that record "
     "their steps (declared by the plugin). Calls and sequences that are a little nearer than no "
@@ -369,7 +369,7 @@ def _of_training(
         "; ".join(faults) if faults else good,
         measured=shown,
         honest=f"{honest.of_all:.3g} of all, {honest.usual:.3g} in the median",
-        limit=f"{honest.times:g} times honest (moments: {OF_MOMENTS * honest.times:g}), "
+        limit=f"{honest.times:.3g} times honest (moments: {OF_MOMENTS * honest.times:.3g}), "
         f"{OF_A_STEP:g} in one step",
         basis="calibrated",
         observer="worker, honest run, verifier",

@@ -273,7 +273,7 @@ def _finding(judged: JudgedSteps, steps: Sequence[int], evidence: tuple[str, ...
         evidence,
         measured=f"{of_all.measured:.3g} of all, worst {worst.measured:.3g}",
         honest=f"{of_all.honest:.3g} of all, worst {worst.honest:.3g}",
-        limit=f"{of_all.times:g} and {worst.times:g} times honest",
+        limit=f"{of_all.times:.3g} and {worst.times:.3g} times honest",
     )
 
 
