@@ -1,9 +1,12 @@
-"""Rule G1: the parameters of the model that a plugin may store in one parameter.
+"""Rule G1: the ways in which a plugin may store the model's parameters.
 
 The limits of a single parameter are limits of a stored parameter. If a plugin stored the whole
 model in one parameter, a gradient left out would count beside all other gradients. So only these
 matrices may be stored together: queries, keys and values; gate and up; and one of these kinds of
 all layers, as for a scan over layers.
+
+Each stored parameter has as many sampled elements as any other. One matrix in hundreds of pieces
+would have nearly all samples, and a matrix in a large padding nearly none.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from llmb.audit.judged_steps import kind_of
 from llmb.audit.stored_places import Elements, held
@@ -19,6 +23,12 @@ from llmb.families import FAMILIES
 #: Kinds of matrices whose products one kernel computes.
 _TOGETHER = (("q", "k", "v"), ("gate", "up"))
 _LAYER = re.compile(r"\.(\d+)\.")
+#: Most stored parameters, for each parameter of the model, and besides. Keys, queries and values of
+#: GPT-2 apart make 1.3 of one.
+_PIECES, _MORE_PIECES = 1.5, 32
+#: Largest share of padding in a stored parameter, and the standard deviations added to it: a step
+#: may read a single half of a parameter.
+_PADDING, _DEVIATIONS = 0.5, 2.0
 
 
 def _groups() -> Iterator[tuple[str, str]]:
@@ -58,6 +68,33 @@ def mixed(
         strangers = _strangers(matrices, sorted(names.difference(matrices)), one_layer=one_layer)
         if strangers is not None:
             return f"{name} holds {' and '.join(strangers)}"
+    return None
+
+
+def starved(
+    stored: Sequence[str], counts: Sequence[int], where: Sequence[int], parameters: int
+) -> str | None:
+    """Return why too few elements are read of some of the model's ``parameters``; None otherwise.
+
+    ``stored``, ``counts`` and ``where`` are those of ``mixed``. Example: ``94 % of flat is
+    padding``.
+    """
+    most = int(_PIECES * parameters) + _MORE_PIECES
+    if len(stored) > most:
+        return (
+            f"the model's {parameters} parameters are stored in {len(stored)}, and few elements of "
+            f"each are read: store {most} at most"
+        )
+    rows = range(0, len(where), sum(counts))
+    largest = _PADDING + _DEVIATIONS * 0.5 / math.sqrt(max(1, len(rows)))
+    for name, (begin, end) in zip(stored, pairwise(accumulate(counts, initial=0)), strict=True):
+        read = [place for row in rows for place in where[row + begin : row + end]]
+        padding = sum(place < 0 for place in read) / max(1, len(read))
+        if padding > largest:
+            return (
+                f"{padding:.0%} of {name} is padding, and few elements of the model are read "
+                f"there: pad a parameter to twice its size at most"
+            )
     return None
 
 

@@ -41,8 +41,10 @@ G1 = Rule(
     "the step from these weights; 64 elements of each gradient, or 256 if L1 does not compare "
     "every step (fewer for more than 128 parameters). Not observed if matrices of several kinds "
     "are stored in one parameter, except for queries, keys and values, and for gate and up "
-    "(judged apart in formats of 16 bits and more, if L1 compares every step). With dropout: "
-    "beside the mean of four honest steps with the same weights and tokens and other masks",
+    "(judged apart in formats of 16 bits and more, if L1 compares every step); if more than half "
+    "of a stored parameter is padding (0.2 more in 25 steps); or if there are more than 1.5 times "
+    "as many stored parameters as in the model and 32. With dropout: beside the mean of four "
+    "honest steps with the same weights and tokens and other masks",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.8 to 1.2 times as far from it as "
@@ -132,7 +134,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
 def _mixed(bench: Bench) -> str | None:
     """Return why no parameter can be judged alone; None if the parameters can be.
 
-    The plugin stores matrices of several kinds in one parameter. Rules 3 and older allowed that.
+    The plugin stores matrices of several kinds in one parameter, or too few elements of a parameter
+    are read. Rules 3 and older allowed both.
 
     Raises:
         ValueError: the places of the samples are no whole rows, or the model has no such place.
@@ -142,6 +145,9 @@ def _mixed(bench: Bench) -> str | None:
         return None
     shapes, one_layer = {p.name: p.shape for p in pristine.parameters}, bench.why_rough is not None
     for stored, counts, where in _places(bench):
+        few = stored_together.starved(stored, counts, where, len(shapes))
+        if few is not None:
+            return few
         found = stored_together.mixed(stored, counts, where, shapes, one_layer=one_layer)
         if found is not None:
             layers = "a layer" if one_layer else "all layers"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llmb.audit.stored_together import mixed
+from llmb.audit.stored_together import mixed, starved
 
 LAYER = "model.layers.{}.{}"
 MATRICES = (
@@ -90,3 +90,33 @@ def test_other_parameters_are_stored_apart(names: list[str]) -> None:
 def test_a_place_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="none of the model's"):
         mixed(["flat"], [1], [10_000], SHAPES, one_layer=False)
+
+
+def padded(share: float, rows: int) -> str | None:
+    """Return the fault of 8 elements of ``plain`` and of ``flat``, with a ``share`` of padding."""
+    padding = round(share * 8)
+    return starved(["plain", "flat"], [8, 8], [*range(16 - padding), *[-1] * padding] * rows, 20)
+
+
+def test_a_parameter_may_be_padded_to_twice_its_size() -> None:
+    assert padded(0.0, 40) is None
+    assert padded(0.5, 40) is None
+    assert padded(0.75, 40) == (
+        "75% of flat is padding, and few elements of the model are read there: pad a parameter to "
+        "twice its size at most"
+    )
+
+
+def test_in_few_steps_half_of_a_parameter_may_have_been_read() -> None:
+    assert padded(0.75, 10) is None
+    assert padded(0.875, 10) is not None
+    assert padded(1.0, 1) is None
+
+
+def test_a_model_may_be_stored_in_few_more_parameters_than_it_has() -> None:
+    for pieces, fails in ((62, False), (63, True)):
+        found = starved([f"p{n}" for n in range(pieces)], [1] * pieces, [*range(pieces)], 20)
+        assert (found is not None) is fails
+    assert found is not None
+    assert "20 parameters are stored in 63" in found
+    assert "store 62 at most" in found
