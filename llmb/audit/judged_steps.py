@@ -25,6 +25,8 @@ from llmb.config import Precision
 #: At width 64 honest errors were 0.81 to 1.25 times that of the last step with 2 layers, up to 2.1
 #: times with 12, and 1.54 times for a parameter.
 _ROUGHER, _PART_ROUGHER = 2.0, 4.0
+#: Least effective number of elements of a kind, the samples of all layers joined.
+_FEW_OF_KIND = 2 * FEW
 ALL = "all gradients"
 _LAYER = re.compile(r"\.\d+(?=\.)")
 
@@ -123,14 +125,14 @@ class JudgedSteps:
         yield Distance(step, ALL, _error([mine], [*mine]), honest, times)
         told = [name for name in mine if self._enough(name, number)]
         kinds: dict[str, list[str]] = {}
-        for name in told:
+        for name in mine:
             kinds.setdefault(kind_of(name), []).append(name)
         errors = [_error(ways, [name]) for name in told]
         usual = statistics.median_high(errors) if errors else 0.0
         groups = [
             (kind, names, self._of_kind)
             for kind, names in kinds.items()
-            if len(names) > 1 or names[0] not in self._model
+            if self._is_told_as_kind(names, number)
         ]
         groups += [(name, [name], self._of_part) for name in told]
         for of, names, times in groups:
@@ -142,6 +144,20 @@ class JudgedSteps:
     def _enough(self, name: str, number: int) -> bool:
         """Tell whether the sample of a parameter tells enough alone (rule E1)."""
         return self._worker.told[name][number] >= FEW
+
+    def _is_told_as_kind(self, names: Sequence[str], number: int) -> bool:
+        """Tell whether the samples of ``names``, a kind of parameter, tell enough together.
+
+        Of queries that are stored with keys and values, each sample is a third as large as others.
+        """
+        if len(names) == 1:  # a stack of all layers
+            return names[0] not in self._model and self._enough(names[0], number)
+        squares = fourths = 0.0
+        for name in names:
+            square = self._worker.gaps[name][number].length ** 2
+            squares += square
+            fourths += square**2 / (self._worker.told[name][number] or math.inf)
+        return squares**2 >= _FEW_OF_KIND * fourths > 0
 
     def _most_of(self, names: Sequence[str]) -> float:
         if self._last is None:
