@@ -17,7 +17,7 @@ from llmb.audit import bench
 from llmb.audit.bench import Bench
 from llmb.audit.compared_rows import ComparedRows, Rows
 from llmb.audit.honest_error import HonestError
-from llmb.audit.judged_steps import JudgedSteps
+from llmb.audit.judged_steps import ALL, JudgedSteps
 from llmb.audit.rule import Evidence
 from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP32, Precision
@@ -37,15 +37,15 @@ LAST = HonestError(of_all=HONEST, of_parts=dict.fromkeys(NAMES, HONEST), times=3
 Errors = Callable[[str, int], float]
 
 
-def rows(errors: Errors, seed: int, names: Sequence[str] = NAMES) -> Rows:
+def rows(errors: Errors, seed: int, names: Sequence[str] = NAMES, elements: int = ELEMENTS) -> Rows:
     """Return rows of the judged steps that are as far off as ``errors`` says."""
     right, noise = random.Random(1), random.Random(seed)
     values = []
     for step in STEPS:
         for name in NAMES:
             off = errors(name, step)
-            values += [right.gauss(0, 1) + off * noise.gauss(0, 1) for _ in range(ELEMENTS)]
-    segments = tuple(LedgerSegment(name=name, elements=ELEMENTS) for name in names)
+            values += [right.gauss(0, 1) + off * noise.gauss(0, 1) for _ in range(elements)]
+    segments = tuple(LedgerSegment(name=name, elements=elements) for name in names)
     return Rows(LedgerEvidence(segments=segments), values, STEPS)
 
 
@@ -55,9 +55,10 @@ def judged(
     last: HonestError | None = LAST,
     precision: Precision = BF16,
     names: Sequence[str] = NAMES,
+    elements: int = ELEMENTS,
 ) -> JudgedSteps:
-    exact = rows(lambda name, step: 0.0, 0, names)
-    runs = (rows(e, n, names) for n, e in ((2, errors), (3, honest)))
+    exact = rows(lambda name, step: 0.0, 0, names, elements)
+    runs = (rows(e, n, names, elements) for n, e in ((2, errors), (3, honest)))
     shown, theirs = (ComparedRows.of(run, exact) for run in runs)
     return JudgedSteps(STEPS, shown, [theirs], last, precision, NAMES, RoundedSums(1, precision))
 
@@ -78,6 +79,16 @@ def test_one_kind_of_parameter_in_all_layers_is_beyond_and_named() -> None:
     worst = judged(lambda name, step: HONEST * (1.9 if ".up." in name else 1.0)).worst()
     assert worst.ratio > 1
     assert worst.of == "layers.*.up.weight"
+
+
+def test_a_kind_is_judged_by_few_elements_of_each_layer_joined() -> None:
+    """Of queries stored with keys and values a step may show 20 elements: 7 of them count."""
+
+    def off(name: str, step: int) -> float:
+        return HONEST * (2.5 if ".up." in name else 1.0)
+
+    assert judged(off, elements=30).worst().of == "layers.*.up.weight"
+    assert {one.of for one in judged(off, elements=8).distances()} == {ALL}
 
 
 def test_a_single_parameter_is_beyond_and_named() -> None:
