@@ -20,6 +20,7 @@ from llmb.records import audited
 from llmb.records.arrays import Array
 from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.evidence import WeightsEvidence
+from llmb.records.finding import JUDGED_SINCE
 
 #: A format of fewer bits may scale a stored parameter as a whole: small gradients of queries and
 #: keys then have the rounding errors of the gradients of values.
@@ -27,12 +28,16 @@ _LEAST_BITS = 16
 
 
 def of_bench(bench: Bench, ledger: LedgerEvidence) -> CanonicalRows:
-    """Return the form of the rows of the training in ``bench``, stored as ``ledger`` says."""
+    """Return the form of the rows of the training in ``bench``, stored as ``ledger`` says.
+
+    By rules 3 and older a stored parameter was judged as a whole.
+    """
+    apart = is_apart(bench.facts.precision, rough=bench.why_rough is not None)
     return CanonicalRows.of(
         ledger,
         bench.whole_numbers(VALUES).get(audited.WHERE),
         bench.read(WEIGHTS),
-        apart=is_apart(bench.facts.precision, rough=bench.why_rough is not None),
+        apart=apart and int(bench.facts.rules_version) >= JUDGED_SINCE,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from llmb.audit.bench import Bench
 from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP16, FP32, Precision
+from tests.unit.builders_audit import audit_config, facts
 
 
 def measured(count: int, dtype: torch.dtype, *, alike: float) -> float:
@@ -54,3 +57,10 @@ def test_a_limit_is_never_as_small_as_the_honest_error() -> None:
     sums = RoundedSums(10_000, BF16)
     assert sums.times(1.5, sums.error) == pytest.approx(1.15)
     assert sums.times(2.0, sums.error / 2) == pytest.approx(1.3)
+
+
+def test_by_earlier_rules_honest_runs_added_up_in_float32() -> None:
+    known = replace(facts(audit_config()), added_up=64)
+    for rules, count in (("4", 64), ("3", 1)):
+        bench = Bench(lambda path: None, replace(known, rules_version=rules), 0)
+        assert bench.sums.count == count
