@@ -7,20 +7,29 @@ sets another number; torch before 2.9 records NCCL calls alone. The command
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 import torch._C._distributed_c10d as c10d
 
 _PREFIX = "rank_"
+#: The thread that waits for other ranks and the main thread may both hear of a failure.
+_writing = threading.Lock()
 
 
 def keep(folder: str, rank: int) -> None:
-    """Write the calls of this rank to ``folder``, if its parent folder exists on this host."""
+    """Write the calls of this rank to ``folder``, if its parent folder exists on this host.
+
+    The first call writes. A later call waits until the file is complete.
+    """
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     path = Path(folder)
     if not folder or dump is None or not path.parent.is_dir():
         return
-    with suppress(OSError, RuntimeError):  # keep the run's own error as the reported error
+    # Keep the run's own error as the reported error.
+    with _writing, suppress(OSError, RuntimeError):
         path.mkdir(exist_ok=True)
-        (path / f"{_PREFIX}{rank}").write_bytes(dump())
+        file = path / f"{_PREFIX}{rank}"
+        if not file.exists():
+            file.write_bytes(dump())

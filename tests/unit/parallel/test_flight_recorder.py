@@ -53,3 +53,11 @@ def test_a_folder_of_another_hosts_disk_is_not_made(tmp_path: Path) -> None:
     flight_recorder.keep(str(tmp_path / "not here" / "collectives"), 3)
     flight_recorder.keep("", 3)
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_first_failure_that_a_rank_hears_of_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "collectives"
+    folder.mkdir()
+    (folder / "rank_3").write_bytes(b"complete")
+    flight_recorder.keep(str(folder), 3)
+    assert (folder / "rank_3").read_bytes() == b"complete"
