@@ -400,7 +400,7 @@ class RunConfig(Choices):
     def added_up(self) -> int:
         """Number of gradients that an honest run adds up in the format of the weights.
 
-        One without micro-batches: gradients of replicas are averaged in float32.
+        The number is 1 without micro-batches: gradients of replicas are averaged in float32.
         """
         return self.parts_of_all if self.accumulate > 1 else 1
 

@@ -148,7 +148,8 @@ class JudgedSteps:
     def _is_told_as_kind(self, names: Sequence[str], number: int) -> bool:
         """Tell whether the samples of ``names``, a kind of parameter, tell enough together.
 
-        Of queries that are stored with keys and values, each sample is a third as large as others.
+        Example: of queries that are stored with keys and values, a step shows 21 elements and not
+        64.
         """
         if len(names) == 1:  # a stack of all layers
             return names[0] not in self._model and self._enough(names[0], number)

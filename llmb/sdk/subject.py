@@ -24,10 +24,10 @@ from llmb.observe.optimizer import OptimizerBaseline
 from llmb.plugin.backend import Backend
 from llmb.plugin.faults import PluginFaultError
 from llmb.plugin.manager import Plugin
+from llmb.plugin.optimizer import optimizer_of
 from llmb.plugin.options import resolve
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, train_loop
@@ -235,9 +235,7 @@ class Subject:
         model, config, backend, plugin = self.processed.model, self.config, self.device, self.plugin
         self.watch.mark("checking")
         before = [p.detach().cpu().clone() for p in model.parameters()]
-        optimizer = build_optimizer(
-            model.parameters(), OFFICIAL_OPTIMIZER, **plugin.optimizer_options(config)
-        )
+        optimizer = optimizer_of(model.parameters(), OFFICIAL_OPTIMIZER, plugin, config)
         steps = [Step(index, index, fence=True) for index in range(_STEPS)]
         seen: dict[str, Any] = {"losses": []}
 

@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 from torch.amp import GradScaler
-from torch.optim import Optimizer
 
-from llmb.config import AuditMode, is_cpu
+from llmb.config import AuditMode
 from llmb.errors import RunFailedError
 from llmb.observe import one_part, pairs_layout, probes
 from llmb.observe.examination import Examination, places
@@ -25,7 +24,7 @@ from llmb.observe.passes import LIVE
 from llmb.observe.step_sampler import StepSampler
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
-from llmb.plugin.faults import PluginFaultError
+from llmb.plugin.optimizer import optimizer_of
 from llmb.processes import loss_scale
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes import Show, executors
@@ -37,7 +36,6 @@ from llmb.records import audited, draws, evidence
 from llmb.records.precision_recipe import PairSeen, PairsEvidence
 from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
-from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, StepDone, train_loop
 
 
@@ -77,7 +75,8 @@ class Training:
             stage.layout.spread(stage.model, stage.shape)
             pipeline = stage.layout.pipeline
             stage.canonical.follow(stage.model, pipeline.share if pipeline else None)
-        self.optimizer = _optimizer(stage)
+        constants = stage.workload.recipe.optimizer
+        self.optimizer = optimizer_of(stage.model.parameters(), constants, stage.plugin, config)
         by_ranks = config.executor == "thunder" and stage.layout is not None
         self.program = (
             stage.model if by_blocks or by_ranks else executors.program(stage.model, config)
@@ -385,26 +384,6 @@ class Training:
                 stage.autocast(),
             )
         writer.write(evidence.PAIRS, PairsEvidence(seen=seen, obstacle=obstacle, **types))
-
-
-def _optimizer(stage: Stage) -> Optimizer:
-    """Return the optimizer over the model, with the kernel that the plugin chose.
-
-    Raises:
-        PluginFaultError: torch has no such kernel for the device.
-    """
-    config, plugin = stage.config, stage.plugin
-    chosen = plugin.optimizer_options(config)
-    named = f"plugin {plugin.name!r}: llmb_optimizer_options"
-    if chosen.get("capturable") and is_cpu(config.device):
-        raise PluginFaultError(
-            f"{named} returned capturable, which torch does not have on a processor: leave "
-            "capturable out where the device is the processor"
-        )
-    try:
-        return build_optimizer(stage.model.parameters(), stage.workload.recipe.optimizer, **chosen)
-    except RuntimeError as error:
-        raise PluginFaultError(f"{named} returned {chosen}, and torch refuses: {error}") from error
 
 
 def _types_of(tensors: Iterable[object]) -> tuple[str, ...]:
