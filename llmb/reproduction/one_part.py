@@ -290,8 +290,9 @@ def _judged(
     assert where is not None
     if probed is not None and probed.failure is not None:
         raise RunFailedError(f"{rule} was not repeated: {probed.failure}")
-    name = where.stored if rule == "L1" else parameter
-    mine = _of(every, name)
+    # In narrow formats L1 judges a stored parameter as a whole (llmb.audit.canonical_rows).
+    names = [parameter, where.stored] if rule == "L1" else [parameter]
+    mine = next((one for name in names if (one := _of(every, name))), None)
     if mine is None:
         raise UsageError(
             f"--only {rule} --part {parameter}: the rule says nothing of it by itself (its sample "
@@ -308,7 +309,7 @@ def _judged(
         rule=rule,
         parameter=parameter,
         finding=mine,
-        recorded=_of(question.recorded(), name),
+        recorded=_of(question.recorded(), mine.part),
         broken=broken,
         judged=len(every),
         pass_name=name_of_pass,
