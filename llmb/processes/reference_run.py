@@ -142,15 +142,20 @@ def honest_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]
     found: dict[str, Tensor] = {}
     if order.config.precision.judged_as is None:
         return found
-    honest = how(order.config.precision, "cpu")
-    batches = {BRANCHES: 1, LIVE: order.config.global_batch_size}
+    config, on_host = order.config, is_cpu(order.config.device)
+    honest = how(config.precision, "cpu")
+    batches = {BRANCHES: 1, LIVE: config.global_batch_size}
+    if on_host and config.micro_batch_size > 1:
+        # As many copies as in the device's probes: torch adds up the gradients of LayerNorm in BF16
+        # on a CPU, and loses bits with each copy (docs/adr/0091).
+        batches |= dict.fromkeys(PROBES, config.micro_batch_size)
     batches = {name: batches[name] for name in order.passes if name in batches}
     for name, batch in batches.items():
         found |= rerun.sketches(name, honest, batch)
     # Where rule L1 compares every step, one process makes the honest runs of judged steps: this
     # process if the device is the host, because no plugin can add to the errors here. With dropout
     # the steps of the device with other masks are the yardstick.
-    needed = is_cpu(order.config.device) or not order.every_step
+    needed = on_host or not order.every_step
     needed = needed and not getattr(rerun.inputs.shape, "dropout", 0.0)
     places = rerun.places(order.passes) if needed else {}
     for name, where in places.items():

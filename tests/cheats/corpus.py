@@ -638,6 +638,8 @@ TWINS = (
     Twin("honest_eager", "FP32"),
     Twin("honest_eager", flags=_BERT),
     Twin("honest_eager", "FP32", flags=_BERT),
+    # torch adds up LayerNorm's gradients in BF16: too few bits are left with 32 sequences.
+    Twin("honest_eager", flags=(*_BERT, "--batch-size=32", "--sequence-length=64")),
     Twin("honest_explicit_attention"),
     Twin("honest_explicit_attention", "FP32"),
     Twin("honest_other_kernels"),

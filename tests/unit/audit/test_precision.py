@@ -157,6 +157,21 @@ def test_the_floor_of_a_sum_over_all_tokens_lies_two_bits_deeper(
     assert border.floor(item) == floor
 
 
+@pytest.mark.parametrize(
+    ("part", "host", "told"),
+    [
+        *(("c_fc.weight", 3.5, True), ("c_fc.weight", 2.5, False), ("c_fc.weight", 1.0, True)),
+        *(("ln_1.weight", 1.25, True), ("ln_1.weight", 0.75, False), ("ln_1.bias", -0.5, False)),
+    ],
+)
+def test_what_no_honest_run_gets_right_is_left_out_and_a_sum_may_have_no_bits_at_all(
+    part: str, host: float, *, told: bool
+) -> None:
+    item = f"head/h.0.{part}"
+    border = Border(KNOWN["BF16"], Bits({item: 0.5}), host={item: host})
+    assert (item not in border.untold) is told
+
+
 def test_bits_that_are_no_number_reach_no_class() -> None:
     border = Border(KNOWN["FP8"], Bits(dict.fromkeys(PARTS, 4.0)))
     assert UP in border.short(Bits(with_(4.0, UP=math.nan)))
