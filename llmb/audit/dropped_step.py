@@ -170,11 +170,6 @@ class _DroppedPlaces:
         """Width of the limit of ``distance``, in limits of most parameters."""
         return _TIMES_OF_ONE_TOKEN if _OF_ONE_TOKEN.search(self.name) else 1.0
 
-    @property
-    def distance_in_limits(self) -> float:
-        """Distance in limits of most parameters; infinite for NaN."""
-        return _or_worst(self.distance, math.inf) / self.times
-
 
 @dataclass(frozen=True)
 class _DroppedComparison:

@@ -21,7 +21,7 @@ from llmb.audit.bench import (
     Bench,
 )
 from llmb.audit.distance import Gap, gap
-from llmb.audit.equivalence import within_excess
+from llmb.audit.equivalence import least_error, within_excess
 from llmb.audit.gradients import E1, E3, P1
 from llmb.audit.precision import Measured, live_weights, of_class
 from llmb.audit.rule import compared, not_observed
@@ -35,9 +35,6 @@ from llmb.records.run_record import PrecisionBits
 
 RULES = (E1, E3, P1, G1)
 LIVE, STEP, PROBES = "live", "step", ("branches", "head")
-#: Lower bound of the honest error: half a last place in total.
-_LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
-_LEAST_NARROW = 2.0**-9
 _ROUGHER = 0.75
 
 
@@ -70,11 +67,7 @@ def honest_error(bench: Bench) -> float:
     own = of_class(bench.needed(HONEST), precision.name)
     items = (f"{name}/{LOGITS}" for name in (LIVE, STEP))
     errors = [gap(own.get(i), reference[i]).error for i in items if i in reference]
-    return max([_least_error(precision), *errors])
-
-
-def _least_error(precision: Precision) -> float:
-    return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
+    return max([least_error(precision), *errors])
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,7 @@ class Outputs:
             return self._not_observed(rule, "no reference was computed of it")
         right, own = self._shown.reference[item], self._classes[self._precision.name]
         mine, theirs = gap(self._seen.get(item), right), gap(own.get(item), right)
-        honest = max(_least_error(self._precision), theirs.error)
+        honest = max(least_error(self._precision), theirs.error)
         assert self._known is not None
         limit = within_excess(self._known.times_of_logits, honest)
         faults = [] if mine.error <= limit * honest else [_far(mine, honest, limit)]
