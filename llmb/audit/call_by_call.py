@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from llmb.audit.distance import Gap, total
+from llmb.audit.distance import Gap, or_worst, total
 from llmb.audit.equivalence import within_excess
 from llmb.audit.rule import Rule
 from llmb.audit.step_by_step import OF_A_STEP, USUAL
@@ -159,4 +159,4 @@ def _joined(gaps_of: Iterable[tuple[str, Gap]]) -> dict[str, float]:
 
 
 def _by_error(named: tuple[object, float]) -> float:
-    return math.inf if math.isnan(named[1]) else named[1]
+    return or_worst(named[1], math.inf)

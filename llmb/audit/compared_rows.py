@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from llmb.audit.distance import UNSEEN, Gap, gap
-from llmb.audit.equivalence import effective
+from llmb.audit.equivalence import FEW, effective
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array, Arrays, StoredArray
 from llmb.records.audited import LedgerEvidence, LedgerSegment, Moment, half_of
 
-#: A sample with most of the length in fewer elements than this tells too little alone (rule E1).
-FEW = 16
 #: Weights of queries, keys and values in one tensor (GPT-2). Gradients of queries and keys are far
 #: smaller than gradients of values, and in long sequences are rounding alone. The median leaves out
 #: elements smaller than the usual element of the step.

@@ -73,6 +73,18 @@ def gaps(shown: Mapping[str, Array], right: Mapping[str, Array], prefix: str) ->
     }
 
 
+def ratio(value: float, limit: float) -> float:
+    """Return ``value / limit``; infinity for NaN, and for any value beyond a limit of 0."""
+    if math.isnan(value) or (limit == 0 and value):
+        return math.inf
+    return value / limit if value else 0.0
+
+
+def or_worst(value: float, worst: float) -> float:
+    """Return ``value``, and ``worst`` for NaN: a NaN must not pass."""
+    return worst if math.isnan(value) else value
+
+
 def chance(elements: int | None) -> float:
     """Return the growth of the slack of a part of so many elements; None: many.
 

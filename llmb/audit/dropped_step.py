@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 
-from llmb.audit.distance import UNSEEN
+from llmb.audit.distance import UNSEEN, or_worst
 from llmb.audit.equivalence import (
     ENOUGH,
     FEW,
@@ -296,9 +296,9 @@ class HonestSteps:
         many = [one for one in placed if one.elements >= _FEW_FOR_A_SHARE]
         return _DroppedComparison(
             whole,
-            min(many, key=lambda one: _or_worst(one.share, -math.inf), default=whole),
+            min(many, key=lambda one: or_worst(one.share, -math.inf), default=whole),
             max(
-                placed, key=lambda one: _or_worst(one.distance, math.inf) / one.times, default=whole
+                placed, key=lambda one: or_worst(one.distance, math.inf) / one.times, default=whole
             ),
         )
 
@@ -345,7 +345,3 @@ def _placed(name: str, sums: Sequence[_Sums]) -> _DroppedPlaces:
         math.sqrt(sum(one.apart for one in sums) / noise) if noise else math.nan,
         sum(one.elements for one in sums),
     )
-
-
-def _or_worst(value: float, worst: float) -> float:
-    return worst if math.isnan(value) else value

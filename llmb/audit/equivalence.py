@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from llmb.audit.distance import UNSEEN, Gap, chance, gap, gaps, total
+from llmb.audit.distance import UNSEEN, Gap, chance, gap, gaps, ratio, total
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.audit.sums import RoundedSums
@@ -234,11 +234,11 @@ def _is_rough(
     """Tell whether the device's honest gradients of a step are too far off for a comparison."""
     most = _class(precision).most_error
     if hosts:
-        most = min(most, _ROUGHER[0] * max(least_error(precision), _roughest(hosts)))
-    return not _roughest(theirs) <= most
+        most = min(most, _ROUGHER[0] * max(least_error(precision), roughest(hosts)))
+    return not roughest(theirs) <= most
 
 
-def _roughest(ways: Iterable[Mapping[str, Gap]]) -> float:
+def roughest(ways: Iterable[Mapping[str, Gap]]) -> float:
     """Return the largest error of all gradients together; NaN if any error is NaN."""
     errors = [total(way.values()).error for way in ways]
     return math.nan if any(map(math.isnan, errors)) else max(errors)
@@ -356,7 +356,7 @@ class _GradientComparison:
         self._limits = _class(precision).times
         least = least_error(precision)
         self._global = total(mine.values()).error
-        self._honest = max(least, _roughest(theirs))
+        self._honest = max(least, roughest(theirs))
         self._times_of_all = within_excess(sums.times(self._limits[0], self._honest), self._honest)
         named = [name for name in theirs[0] if name not in untold and name != _TWO_ELEMENTS]
         own = {name: max(way[name].error for way in theirs) for name in named}
@@ -374,7 +374,7 @@ class _GradientComparison:
         # Compare each parameter with the parameter's own honest error: the worst honest error would
         # hide most other parameters.
         self._worst_name = max(
-            told, key=lambda name: _ratio(told[name], times[name] * honest[name]), default=""
+            told, key=lambda name: ratio(told[name], times[name] * honest[name]), default=""
         )
         self._worst = told.get(self._worst_name, 0.0)
         self._honest_worst = honest.get(self._worst_name, least)
@@ -390,7 +390,7 @@ class _GradientComparison:
                 honest=f"{honest:.3g}",
                 limit=f"{times * honest:.3g} ({round(times, 2)} times honest)",
                 kept=error <= times * honest,
-                badness=_ratio(error, times * honest),
+                badness=ratio(error, times * honest),
             )
 
     def faults(self) -> list[str]:
@@ -424,10 +424,6 @@ class _GradientComparison:
             limit=f"{round(self._times_of_all, 2)} and {round(self._times_of_worst, 2)} times "
             "honest",
         )
-
-
-def _ratio(value: float, honest: float) -> float:
-    return math.inf if math.isnan(value) else value / honest
 
 
 def _times(value: float, honest: float) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmb.audit import equivalence
-from llmb.audit.compared_rows import FEW, ComparedRows
-from llmb.audit.distance import UNSEEN, Gap, total
+from llmb.audit.compared_rows import ComparedRows
+from llmb.audit.distance import UNSEEN, Gap, ratio
 from llmb.audit.honest_error import HonestError
 from llmb.audit.sums import RoundedSums
 from llmb.config import Precision
@@ -26,7 +26,7 @@ from llmb.config import Precision
 #: times with 12, and 1.54 times for a parameter.
 _ROUGHER, _PART_ROUGHER = 2.0, 4.0
 #: Least effective number of elements of a kind, the samples of all layers joined.
-_FEW_OF_KIND = 2 * FEW
+_FEW_OF_KIND = 2 * equivalence.FEW
 ALL = "all gradients"
 _LAYER = re.compile(r"\.\d+(?=\.)")
 
@@ -54,9 +54,7 @@ class Distance:
     @property
     def ratio(self) -> float:
         """The error in units of the limit; infinite for NaN."""
-        if math.isnan(self.measured):
-            return math.inf
-        return self.measured / (self.times * self.honest)
+        return ratio(self.measured, self.times * self.honest)
 
     def text(self) -> str:
         """Return the distance in words, with the limit."""
@@ -143,7 +141,7 @@ class JudgedSteps:
 
     def _enough(self, name: str, number: int) -> bool:
         """Tell whether the sample of a parameter tells enough alone (rule E1)."""
-        return self._worker.told[name][number] >= FEW
+        return self._worker.told[name][number] >= equivalence.FEW
 
     def _is_told_as_kind(self, names: Sequence[str], number: int) -> bool:
         """Tell whether the samples of ``names``, a kind of parameter, tell enough together.
@@ -169,8 +167,7 @@ class JudgedSteps:
 
 def _error(ways: Sequence[Mapping[str, Gap]], names: Sequence[str]) -> float:
     """Return the largest relative error of the parameters ``names`` together; NaN stays."""
-    errors = [total(way[name] for name in names).error for way in ways]
-    return math.nan if any(map(math.isnan, errors)) else max(errors)
+    return equivalence.roughest({name: way[name] for name in names} for way in ways)
 
 
 def _between(least: float, value: float, most: float) -> float:

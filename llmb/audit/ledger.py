@@ -13,8 +13,8 @@ from llmb.audit import canonical_rows, outputs, stored_places
 from llmb.audit.bench import HONEST, LEDGER, STEPS, VALUES, WEIGHTS, Bench
 from llmb.audit.call_by_call import CallByCall, DrawnWords
 from llmb.audit.canonical_rows import CanonicalRows
-from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls, words_of_calls
-from llmb.audit.equivalence import ENOUGH
+from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls, words_of_calls
+from llmb.audit.equivalence import ENOUGH, FEW
 from llmb.audit.honest_error import HonestError, drift, honest_error, times_of
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence, PartFinding, Rule

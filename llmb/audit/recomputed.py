@@ -18,8 +18,7 @@ from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.audit.honest_error import honest_error, times_of
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence
-from llmb.audit.step_by_step import StepByStep
-from llmb.config import Precision
+from llmb.audit.step_by_step import OF_A_STEP, StepByStep
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import PristineEvidence
@@ -32,10 +31,6 @@ _FEW_STEPS, _OF_FEW = 16, 1.5
 #: Largest relative distance of a pass with weights from another step of the run, and of a sample of
 #: weights. Weights from another seed are 1.4 off.
 _OF_OTHERS, _OF_WEIGHTS = 0.75, 0.4
-#: Largest relative distance of the gradients of one step (rule L1).
-_OF_A_STEP = 0.4
-#: Smaller samples say nothing about a single parameter.
-_FEW = 16
 
 FENCES = Evidence(evidence.FENCES, arrays.read)
 
@@ -126,7 +121,7 @@ def _of_weights(bench: Bench, made: Made) -> Iterator[Compared]:
                 found.append((gap(shown[own : own + each], right), parameter.name))
         of_all += [one for one, _ in found]
         worst, name = max((one.error, name) for one, name in found)
-        if not worst <= _OF_WEIGHTS and each >= _FEW:
+        if not worst <= _OF_WEIGHTS and each >= equivalence.FEW:
             faults.append(
                 f"weights after step {after}: {name} is {worst:.3g} off (limit {_OF_WEIGHTS:g})"
             )
@@ -167,7 +162,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     shown, stored = form.rows(values[audited.ROWS]), Rows(kept, made.rows)
     count = min(len(shown), len(stored))
     again = form.rows(stored.only(range(count)).every())
-    honest = honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
+    honest = honest_error(ways(made.reference, "host"), made.reference, bench.facts.precision)
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
     honest = replace(honest, times=times).drifting(_ACROSS * ledger.drift_of(bench))
     clips = bench.facts.workload.clip_grad_norm is not None
@@ -183,7 +178,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     own = ComparedRows.of(shown.of_gradients(), again.of_gradients())
     gradients = StepByStep(own, honest, least)
     error, limit = gradients.together()
-    first = _first_other(shown.of_gradients(), again.of_gradients(), max(_OF_A_STEP, limit))
+    first = _first_other(shown.of_gradients(), again.of_gradients(), max(OF_A_STEP, limit))
     yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
     for name in kept.moments:
         right = again.of_moment(name)
@@ -209,7 +204,7 @@ def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
     if kept is None or values is None or made.rows is None:
         return
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
-    precision = _precision(bench)
+    precision = bench.facts.precision
     honest = honest_error(ways(made.reference, "host"), made.reference, precision, trains=False)
     stored = {name: arrays.values(one) for name, one in stored_calls(shown, again).items()}
     own = gaps_of_calls(stored, shown.names, made.calls)
@@ -222,7 +217,7 @@ def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
 
 def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
     """Yield the distances of the last step and the two probes."""
-    seen, known = bench.read(GRADIENTS), _precision(bench).judged_as
+    seen, known = bench.read(GRADIENTS), bench.facts.precision.judged_as
     if seen is None:
         raise ValueError(f"there is no {audited.GRADIENTS}")
     if not made.near:
@@ -241,18 +236,14 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
             continue
         limit = _OF_OTHERS
         if made.complete and known is not None and errors and name != "head":
-            least = equivalence.least_error(_precision(bench))
-            times = times_of(_precision(bench), trains=bench.trains)
+            least = equivalence.least_error(bench.facts.precision)
+            times = times_of(bench.facts.precision, trains=bench.trains)
             least_of_all = ledger.CLIPPED if bench.facts.workload.clip_grad_norm else 0.0
             limit = min(limit, max(least_of_all, _ACROSS * times * max([least, *errors])))
         error = total(gaps(seen, right, f"{name}/").values()).error
         what = "the last step" if name == "live" else f"probe {name}"
         fault = f"{what} is {error:.3g} of its length off (limit {limit:.3g})"
         yield Compared(what, error, limit, () if error <= limit else (fault,))
-
-
-def _precision(bench: Bench) -> Precision:
-    return bench.facts.precision
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from llmb.audit.compared_rows import FEW, ComparedRows
-from llmb.audit.distance import UNSEEN, total
+from llmb.audit.compared_rows import ComparedRows
+from llmb.audit.distance import UNSEEN, ratio, total
+from llmb.audit.equivalence import FEW
 from llmb.audit.honest_error import HonestError
 from llmb.audit.rule import PartFinding
 from llmb.records.audited import Moment
@@ -93,7 +94,7 @@ class StepByStep:
             told = [(what, value, most) for what, value, most in found if value is not None]
             if not told:
                 continue
-            what, value, most = max(told, key=lambda one: _ratio(one[1], one[2]))
+            what, value, most = max(told, key=lambda one: ratio(one[1], one[2]))
             yield PartFinding(
                 part=name,
                 what=what,
@@ -101,7 +102,7 @@ class StepByStep:
                 honest=f"{self._honest.limit(name) / self._honest.times:.3g}",
                 limit=f"{most:.3g}",
                 kept=value <= most,
-                badness=_ratio(value, most),
+                badness=ratio(value, most),
             )
 
     def measured(self) -> str:
@@ -194,7 +195,7 @@ class StepByStep:
     ) -> tuple[str, float]:
         """Return the parameter nearest to the limit or furthest beyond, with the error."""
         limit = limit or self.limit
-        most = max(errors, key=lambda n: _ratio(errors[n], limit(n)), default="")
+        most = max(errors, key=lambda n: ratio(errors[n], limit(n)), default="")
         return most, errors.get(most, 0.0)
 
     def _medians(self) -> Mapping[str, float]:
@@ -222,12 +223,3 @@ class StepByStep:
             for number, distance in enumerate(distances):
                 if self._compared.told[name][number] >= FEW:
                     yield name, self.steps[number], distance, limit
-
-
-def _ratio(value: float, limit: float) -> float:
-    """Return ``value / limit``; where the limit is 0: 0 for no distance, otherwise infinity."""
-    if math.isnan(value):
-        return math.inf
-    if limit == 0:
-        return math.inf if value else 0.0
-    return value / limit

@@ -17,7 +17,7 @@ from operator import mul
 from typing import NamedTuple
 
 from llmb.audit.compared_rows import Rows
-from llmb.audit.distance import UNSEEN
+from llmb.audit.distance import UNSEEN, or_worst
 from llmb.audit.equivalence import effective
 from llmb.audit.rule import Rule
 from llmb.records.arrays import Array
@@ -127,7 +127,7 @@ class StepDirections:
     @property
     def worst(self) -> int:
         """The step with the smallest cosine."""
-        return min(self.cosines, key=lambda step: _or_worst(self.cosines[step]))
+        return min(self.cosines, key=lambda step: or_worst(self.cosines[step], -math.inf))
 
     def faults(self) -> Iterator[str]:
         """Yield a sentence for each broken limit."""
@@ -183,7 +183,3 @@ def _cosine(own: Array, right: Array) -> float:
     if not math.isfinite(lengths):
         return math.nan
     return math.fsum(map(mul, own, right)) / lengths if lengths else 0.0
-
-
-def _or_worst(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
