@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter, is_
 from pathlib import Path
-from types import CodeType, FunctionType, MethodDescriptorType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
 
 #: Top-level packages with watched callables: packages used for training, for timing, and for
@@ -35,11 +35,11 @@ _FILLED_IN = ("torch.compiler._cache.CacheInfo",)
 _ALIAS = "torch", "Storage"
 #: The classes, by default dtype.
 _STORED_AS = ("FloatStorage", "DoubleStorage", "HalfStorage", "BFloat16Storage")
-_CACHED = type(functools.lru_cache(lambda: None))
-_METHODS = (staticmethod, classmethod, property)
+CACHED = type(functools.lru_cache(lambda: None))
+METHODS = (staticmethod, classmethod, property)
 #: Identity of an object, like ``id`` but without an audit event, which takes 20 times as long.
 _which = object.__hash__
-_WRAPPERS = (FunctionType, MethodType, functools.partial, _CACHED, *_METHODS)
+_WRAPPERS = (FunctionType, MethodType, functools.partial, CACHED, *METHODS)
 _DEEPEST = 3  # torch.ops -> namespace -> operator -> overload
 #: The replaceable parts of a Python function. Each read raises an audit event: read all in a call.
 _parts_of = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -272,7 +272,7 @@ class Callables:
 
         def is_compared(name: str, value: object) -> bool:
             own = everything and not name.startswith("__")
-            return own or callable(value) or isinstance(value, _METHODS)
+            return own or callable(value) or isinstance(value, METHODS)
 
         head = (kind, type(kind), *kind.__bases__)
         self._enter(path, head, vars(kind), is_compared, _CLASS)
@@ -393,7 +393,7 @@ def functions(value: object) -> Iterator[FunctionType]:
         seen.add(_which(each))
         if isinstance(each, FunctionType):
             yield each
-            waiting += _closed_over(each)
+            waiting += map(content_of, each.__closure__ or ())
         elif isinstance(each, property):
             waiting += (each.fget, each.fset, each.fdel)
         elif isinstance(each, functools.partial):
@@ -411,16 +411,12 @@ def file_of(value: object) -> str | None:
     return None if value is None else value.__code__.co_filename
 
 
-def _closed_over(function: FunctionType) -> list[object]:
-    found: list[object] = []
-    for cell in function.__closure__ or ():
-        try:
-            content = cell.cell_contents
-        except ValueError:  # still empty
-            continue
-        if isinstance(content, _WRAPPERS):
-            found.append(content)
-    return found
+def content_of(cell: CellType) -> object:
+    """Return the content of ``cell`` of a closure; None of an empty cell."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _face(value: Any, known: _Face | None = None) -> _Face:

@@ -22,12 +22,10 @@ from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.modules import module as module_hooks
 from torch.optim import SGD, AdamW, Optimizer
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from llmb.observe.callables import functions
 from llmb.observe.executed_code import compiled, is_same
+from llmb.observe.noise import strange_modes
 from llmb.observe.optimizer import hooks_of
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
@@ -205,10 +203,8 @@ class Exactness:
         for table in _GLOBAL_HOOKS:
             for hook in table.values():
                 yield "hook of all modules", hook
-        modes: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-        for mode in (*modes, *_get_current_dispatch_mode_stack()):
-            if type(mode) is not DeviceContext:  # of torch.set_default_device
-                yield "mode of torch", type(mode)
+        for mode in strange_modes():
+            yield "mode of torch", type(mode)
         for tracer in (sys.gettrace(), sys.getprofile()):
             if tracer is not None:
                 yield "tracer", tracer

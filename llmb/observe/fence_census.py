@@ -110,10 +110,9 @@ class FenceCensus:
         if seen is not None:
             seen.last, seen.last_ns, seen.last_cpu = steps, stamp_ns, cpu
         elif len(self._seen) < _MOST_THREADS:
-            files = [*files_on(frame), file_of(getattr(thread, "_target", None)) or ""]
-            innermost = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
+            files, where = files_of(thread, frame), innermost(frame)
             self._seen[key] = _ThreadMet(
-                thread, files, innermost, steps, steps, stamp_ns, stamp_ns, cpu, cpu
+                thread, files, where, steps, steps, stamp_ns, stamp_ns, cpu, cpu
             )
 
     def threads(self, origins: Origins) -> Iterator[ThreadSeen]:
@@ -138,7 +137,7 @@ class FenceCensus:
 
     def _origin(self, seen: _ThreadMet, origins: Origins) -> CodeOrigin | None:
         """Return the origin of a thread; None if only Python's own code is known of the thread."""
-        for file in filter(None, seen.files):
+        for file in seen.files:
             if (found := origins.of(file)).origin != "python":
                 return found
         started = self._starter(seen.thread) if seen.thread is not None else None
@@ -155,13 +154,18 @@ class FenceCensus:
         return dict(self._ended)
 
 
-def files_on(frame: FrameType | None) -> list[str]:
-    """Return the files of the functions on a stack, the first called first."""
-    files = []
+def files_of(thread: threading.Thread | None, frame: FrameType | None) -> list[str]:
+    """Return the files on a thread's stack, the first called first, then that of its target."""
+    files = [file_of(getattr(thread, "_target", None)) or ""]
     while frame is not None:
-        files.append(frame.f_code.co_filename)
+        files.insert(0, frame.f_code.co_filename)
         frame = frame.f_back
-    return files[::-1]
+    return [*filter(None, files)]
+
+
+def innermost(frame: FrameType) -> str:
+    """Return module and name of the function that ``frame`` is in."""
+    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
 
 def _cpu_ns(native: int) -> int | None:

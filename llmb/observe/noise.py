@@ -114,14 +114,15 @@ class Filled:
         token, logits = self.next_token(ids, positions, cache)
         if not self.strange:
             self.strange += [one for one in (token, logits) if type(one) is not Tensor]
-            self.strange += [mode for mode in _modes() if type(mode) is not DeviceContext]
+            self.strange += strange_modes()
         return token, logits
 
 
-def _modes() -> list[object]:
-    """Return the modes of torch that see each operation."""
+def strange_modes() -> list[object]:
+    """Return the modes of torch that see each operation, but that of torch.set_default_device."""
     modes: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return [*modes, *_get_current_dispatch_mode_stack()]
+    every = (*modes, *_get_current_dispatch_mode_stack())
+    return [mode for mode in every if type(mode) is not DeviceContext]
 
 
 def words_of(logits: Tensor, noise: Noise, seed: int, first: int = 0) -> Tensor:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from operator import attrgetter, is_
-from types import CellType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from llmb.observe.callables import functions
+from llmb.observe.callables import METHODS, content_of, functions
 
 #: Modules of llmb that a pause runs through: all functions, classes and constants are compared. A
 #: process loads them here if not before: a plugin could load and change them first.
@@ -67,7 +67,6 @@ _KERNELS = (
 _DECODER = "_ADAPTER"
 #: pydantic's reader and writer of a class of messages.
 _READERS = ("__pydantic_serializer__", "__pydantic_validator__")
-_METHODS = (staticmethod, classmethod, property)
 #: Bit of a class that Python code can change (``Py_TPFLAGS_IMMUTABLETYPE`` is unset).
 _IMMUTABLE = 1 << 8
 #: Full name, value, and code (None: no Python function) of a name that has changed.
@@ -124,7 +123,7 @@ def comparison(
     get_referents = gc.get_referents
     referents = get_referents(*holders)
     each, together, true_of_all, same, size, kind_of = map, zip, all, is_, len, type
-    can_call, method_kinds, is_any = callable, _METHODS, isinstance
+    can_call, method_kinds, is_any = callable, METHODS, isinstance
 
     def is_special(name: str, value: object) -> bool:
         """Tell whether Python itself calls ``value`` by ``name``, such as ``__del__``.
@@ -168,14 +167,6 @@ def comparison(
         return found
 
     return changed
-
-
-def content_of(cell: CellType) -> object:
-    """Return the content of ``cell`` of a closure; None of an empty cell."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def kernels() -> Callable[..., list[tuple[str, str]]]:
@@ -266,4 +257,4 @@ def _is_method(name: str, value: object, *, is_own: bool) -> bool:
         return isinstance(value, FunctionType | staticmethod | classmethod | property) or (
             name in _READERS
         )
-    return callable(value) or isinstance(value, _METHODS)
+    return callable(value) or isinstance(value, METHODS)

@@ -6,7 +6,6 @@ owner. Code is recorded as Python runs the code; all else is compared with an ea
 
 from __future__ import annotations
 
-import functools
 import gc
 import re
 import sys
@@ -22,9 +21,9 @@ import psutil
 from llmb import clock
 from llmb.config import environment
 from llmb.observe import executed_code
-from llmb.observe.callables import file_of
+from llmb.observe.callables import CACHED, file_of
 from llmb.observe.closed_components import _mapped
-from llmb.observe.fence_census import FenceCensus, files_on
+from llmb.observe.fence_census import FenceCensus, files_of, innermost
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.observe.python_events import PythonEvents
 from llmb.plugin import NativeLibrary
@@ -38,7 +37,6 @@ _THREADS = Path("/proc/self/task")
 _EXPECTED = {"python", "llmb", "needed", "compiler"}
 _TRACKER = "from multiprocessing.resource_tracker import"
 _LONGEST = 200  # characters of a name
-_CACHED = type(functools.lru_cache(lambda: None))
 
 
 class ProcessCensus:
@@ -115,7 +113,7 @@ class ProcessCensus:
             if self._is_known(thread, identity):
                 continue
             place = _of_thread(thread, frame, origins)
-            name = f"{thread.name if thread else 'unnamed'} in {_innermost(frame)}"
+            name = f"{thread.name if thread else 'unnamed'} in {innermost(frame)}"
             yield _presence("thread", name, place)
 
     def _new_processes(self, origins: Origins) -> Iterator[Presence]:
@@ -181,19 +179,14 @@ def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
 
 def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> CodeOrigin:
     """Return the origin of a thread's code; for an idle pool thread, the origin of the pool."""
-    files = [*files_on(frame), file_of(getattr(thread, "_target", None)) or ""]
-    for file in files:
-        if file and origins.of(file).origin != "python":
+    for file in files_of(thread, frame):
+        if origins.of(file).origin != "python":
             return origins.of(file)
     for executor in _executors(getattr(thread, "_args", ())):
         for module in sorted(_holders(executor)):
             if origins.of_module(module).origin != "python":
                 return origins.of_module(module)
     return CodeOrigin("unknown", None, "")
-
-
-def _innermost(frame: FrameType) -> str:
-    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
 
 def _executors(arguments: Iterable[object] | None) -> Iterator[Executor]:
@@ -212,7 +205,7 @@ def _holders(executor: Executor) -> set[str]:
     for holder in [*direct, *(gc.get_referrers(*bare) if bare else ())]:
         if type(holder) is dict:
             found.add(str(holder.get("__name__", "")))
-        elif isinstance(holder, _CACHED):
+        elif isinstance(holder, CACHED):
             found.add(holder.__wrapped__.__module__)
         elif not _is_passing(holder):
             found.add(type(holder).__module__)
