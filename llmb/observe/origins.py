@@ -160,7 +160,7 @@ class Origins:
 
     @cached_property
     def _needed(self) -> set[str]:
-        return needed_by_everybody()
+        return _needed_by_everybody()
 
 
 _LLMB = Path(llmb.__file__).resolve().parent
@@ -192,15 +192,13 @@ def _source_folder(name: str) -> Path | None:
     return Path(unquote(url.path)).resolve() if in_place else None
 
 
-def needed_by_everybody() -> set[str]:
-    """Return the packages torch and llmb may import, for any extra or platform."""
-    return _related(_EVERYBODY)
+def _needed_by_everybody() -> set[str]:
+    """Return the packages torch and llmb may import, for any extra or platform.
 
-
-def _related(names: Iterable[str]) -> set[str]:
-    """Return ``names`` and, repeatedly, all installed packages named in the metadata."""
+    These are torch and llmb and, repeatedly, all installed packages named in the metadata.
+    """
     found: set[str] = set()
-    waiting = list(map(normalised, names))
+    waiting = list(map(normalised, _EVERYBODY))
     while waiting:
         name = waiting.pop()
         if name not in found and version_of(name) is not None:

@@ -19,10 +19,9 @@ gradients themselves is not measured here.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -40,6 +39,7 @@ from llmb.observe.pairs_layout import (
     ValueRows,
     power,
 )
+from llmb.records.seeds import derive
 from llmb.reference.data import MASKED, Batch, make_batch
 from llmb.reference.loss import IGNORED
 from llmb.reference.shapes import Shape
@@ -114,12 +114,12 @@ class Pairs:
             "embedding": self._embedding,
             "head": self._head,
             TRANSFORM: self._transform,
-            "q": self._queries,
-            "k": self._keys,
+            "q": partial(self._scored, kind="q", usual=3, exchanged=5),
+            "k": partial(self._scored, kind="k", usual=5, exchanged=3),
             "v": self._values,
             "o": self._out,
-            "gate": self._gate,
-            "up": self._up,
+            "gate": partial(self._read, kind="gate"),
+            "up": partial(self._read, kind="up"),
             "down": self._down,
         }
 
@@ -209,12 +209,6 @@ class Pairs:
         deviation = math.hypot(self._near_zero, math.sqrt(epsilon))
         return power(deviation / (self._near_zero / 2))
 
-    def _queries(self, value: Tensor, layer: int) -> None:
-        self._scored(value, layer, "q", usual=3, exchanged=5)
-
-    def _keys(self, value: Tensor, layer: int) -> None:
-        self._scored(value, layer, "k", usual=5, exchanged=3)
-
     def _scored(self, value: Tensor, layer: int, kind: str, *, usual: int, exchanged: int) -> None:
         """Make queries or keys: ``usual`` times a common vector, in one head ``exchanged`` times.
 
@@ -291,12 +285,6 @@ class Pairs:
             silent = self._at.silent.get(("v", layer), self._groups[:0]).flatten()
             rows[:, silent] = rows[:, silent].abs()
             value[self._at.block("v", head)] = rows
-
-    def _gate(self, value: Tensor, layer: int) -> None:
-        self._read(value, layer, "gate")
-
-    def _up(self, value: Tensor, layer: int) -> None:
-        self._read(value, layer, "up")
 
     def _read(self, value: Tensor, layer: int, kind: str) -> None:
         """Make the gate's or the up rows of the feed-forward; see ``FeedForwardRows``."""
@@ -388,15 +376,15 @@ class Pairs:
             value[one, inputs] = value[other, inputs] = signs
 
     def _generator(self, what: str) -> torch.Generator:
-        digest = hashlib.sha256(f"pairs:{self._seed}:{what}".encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        return torch.Generator().manual_seed(derive("pairs", self._seed, what))
 
     def _signs(self, rows: int, columns: int, made: torch.Generator) -> Tensor:
         return torch.randint(2, (rows, columns), generator=made).float() * 2 - 1
 
     def _fine(self, shape: tuple[int, ...], made: torch.Generator, most: float = 0.25) -> Tensor:
         """Return numbers from -``most`` to ``most``, with the precision of the run's weights."""
-        return self._on_grid((torch.rand(shape, generator=made) * 2 - 1) * most)
+        fine = (torch.rand(shape, generator=made) * 2 - 1) * most
+        return (fine * self._grid).round() / self._grid
 
     def _sizes(self, shape: tuple[int, ...], made: torch.Generator) -> Tensor:
         """Return numbers from 1.25 to 1.5, with the precision of the run's weights.
@@ -408,6 +396,3 @@ class Pairs:
     def _weights(self, shape: tuple[int, ...], made: torch.Generator) -> Tensor:
         signs = torch.randint(2, shape, generator=made).float() * 2 - 1
         return self._sizes(shape, made) * signs
-
-    def _on_grid(self, value: Tensor) -> Tensor:
-        return (value * self._grid).round() / self._grid

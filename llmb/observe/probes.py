@@ -16,7 +16,6 @@ token would dwarf all others.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from llmb.families import ProbeParts, family_of
 from llmb.observe.first_model import float32_by_default
+from llmb.records.seeds import derive
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.loss import IGNORED
 from llmb.reference.shapes import Shape
@@ -178,5 +178,4 @@ def batch(seed: int, probe: str, shape: Shape) -> Batch:
 
 def token_seed(seed: int, probe: str) -> int:
     """Return the seed of the tokens of ``probe``."""
-    digest = hashlib.sha256(f"probe:{seed}:{probe}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return derive("probe", seed, probe)

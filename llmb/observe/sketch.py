@@ -8,12 +8,13 @@ everywhere. (A random sample would miss the column.)
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from llmb.records.seeds import derive
 
 SIDE = 32
 #: Number of parameters up to which each sketch has the full side. With more parameters, sketches
@@ -43,7 +44,7 @@ def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
     if value.dim() < 2:
         value = F.pad(value, (0, -value.numel() % side)).view(-1, side)
     rows = value.reshape(value.shape[0], -1)
-    generator = torch.Generator().manual_seed(_number(seed, name))
+    generator = torch.Generator().manual_seed(derive("sketch", seed, name))
     # Sums of 16-bit numbers are exact enough in float32; sums of float32 numbers are not.
     wide = torch.float32 if value.element_size() <= _NARROW_BYTES else torch.float64
     left, right = (_signs(n, generator) for n in rows.shape)
@@ -60,8 +61,3 @@ def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
 
 def _signs(count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(2, (count,), generator=generator) * 2 - 1
-
-
-def _number(seed: int, name: str) -> int:
-    digest = hashlib.sha256(f"sketch:{seed}:{name}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1

@@ -149,7 +149,7 @@ def packed(data: bytes) -> dict[str, StoredArray]:
     """
     return {
         name: StoredArray(entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
-        for name, entry in sorted(_parsed(data), key=itemgetter(0))
+        for name, entry in _parsed(data)
     }
 
 
@@ -240,7 +240,7 @@ def _widened(entry: Mapping[str, Any]) -> Array:
 
 def _checked(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     """Return the arrays of a file by name, none of them too long to be a sample."""
-    found = sorted(_parsed(data), key=itemgetter(0))  # the library gives them in any order
+    found = _parsed(data)
     for name, entry in found:
         if len(entry["data"]) > _BYTES.get(entry["dtype"], 4) * MAX_ELEMENTS:
             raise ValueError(f"array {name!r} has more than {MAX_ELEMENTS} numbers")
@@ -256,9 +256,8 @@ def content_digest(data: bytes) -> str | None:
     Raises:
         ValueError: not a safetensors file, or too many arrays.
     """
-    found = sorted(_parsed(data), key=itemgetter(0))
     digest, words = hashlib.sha256(), set[int]()
-    for name, entry in found:
+    for name, entry in _parsed(data):
         content = bytes(entry["data"])
         about = [name, entry["dtype"], entry["shape"], len(content)]
         digest.update(json.dumps(about).encode())
@@ -270,7 +269,7 @@ def content_digest(data: bytes) -> str | None:
 
 
 def _parsed(data: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """Return name and ``dtype``, ``shape``, ``data`` of every array, in any order.
+    """Return name and ``dtype``, ``shape``, ``data`` of every array, by name.
 
     The length of the header and the number of arrays are checked before parsing: parsing takes 2 kB
     and 50 microseconds per array.
@@ -289,7 +288,7 @@ def _parsed(data: bytes) -> list[tuple[str, dict[str, Any]]]:
         found = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise ValueError(f"not a safetensors file: {error}") from None
-    return found
+    return sorted(found, key=itemgetter(0))  # the library gives them in any order
 
 
 @dataclass(frozen=True)
@@ -309,13 +308,9 @@ def forms(data: bytes) -> dict[str, Form]:
     """Return type and shape of every array of a safetensors file, by name.
 
     Raises:
-        ValueError: not a safetensors file.
+        ValueError: not a safetensors file, or too many arrays.
     """
-    try:
-        found = deserialize(data)  # type: ignore[no-untyped-call]
-    except SafetensorError as error:
-        raise ValueError(f"not a safetensors file: {error}") from None
-    return {name: Form(entry["dtype"], tuple(entry["shape"])) for name, entry in found}
+    return {name: Form(entry["dtype"], tuple(entry["shape"])) for name, entry in _parsed(data)}
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass
 
 
-def derive(seed: int, *labels: object) -> int:
-    """Return a 63-bit number derived from ``seed`` and ``labels`` that reveals neither."""
-    text = ":".join(map(str, (seed, *labels)))
+def derive(*labels: object) -> int:
+    """Return a 63-bit number derived from ``labels``, such as a seed, that reveals none of them."""
+    text = ":".join(map(str, labels))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 

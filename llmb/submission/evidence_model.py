@@ -20,9 +20,8 @@ from llmb.records.run_record import RunRecord
 from llmb.submission.official import MATRICES, Parameters, parameters_of
 from llmb.submission.rejudge import load
 
-#: The side of a sketch; the number of parameters up to which every sketch has the full side; the
-#: number of parameters up to which a sample has its full length per parameter.
-_SIDE, _AT_FULL_SIDE, _AT_FULL_LENGTH = 32, 160, 128
+#: The side of a sketch; the number of parameters up to which every sketch has the full side.
+_SIDE, _AT_FULL_SIDE = 32, 160
 #: Elements that a fence reads of each parameter.
 _OF_FENCES = 16
 _SHOWN = 100  # characters shown of a name from an untrusted bundle
@@ -208,11 +207,6 @@ def judges_steps(record: RunRecord) -> bool:
     trains = record.config.mode is Mode.TRAIN and record.config.audit is not AuditMode.OFF
     known = record.rules_version in JUDGED_VERSIONS  # of others the check ``audit`` tells
     return trains and known and int(record.rules_version) >= JUDGED_SINCE
-
-
-def fewer(count: int, parameters: int) -> int:
-    """Return the sampled elements per parameter: ``count``, or fewer with many ``parameters``."""
-    return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
 
 
 def named(names: Sequence[str]) -> str:

@@ -16,11 +16,11 @@ from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
 from llmb.records.draws import why_rough
+from llmb.records.places import fewer
 from llmb.records.run_record import OLDER_RULES, RunRecord
 from llmb.submission.evidence_model import (
     ExpectedModel,
     StoredParameters,
-    fewer,
     judges_steps,
     named,
 )
