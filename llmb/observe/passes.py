@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -221,14 +222,20 @@ def plain_pass(
     model.train(masks is not None)
     if masks is not None:
         torch.manual_seed(masks)
-    takes = _Takes()
-    takers = {name: _taker(name, collect, copies, takes) for name, _ in model.named_parameters()}
+    total, takes_now = 0.0, True  # gradients that are not taken stay for the next part
+
+    def take(name: str, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        if takes_now:
+            collect.add(name, gradient.float() / copies if copies > 1 else gradient)
+            parameter.grad = None
+
     if finish is None:
         for name, parameter in model.named_parameters():
-            parameter.register_post_accumulate_grad_hook(takers[name])  # type: ignore[no-untyped-call]
-    total = 0.0
+            parameter.register_post_accumulate_grad_hook(partial(take, name))  # type: ignore[no-untyped-call]
     for number, part in enumerate(batch.to(device).split(parts)):
-        takes.now = not adds_up or number == parts - 1
+        takes_now = not adds_up or number == parts - 1
         kind = torch.device(device).type
         with ExitStack() as stack:
             if numerics.wide_loss:
@@ -243,28 +250,9 @@ def plain_pass(
         if finish is not None:
             finish()
             for name, parameter in model.named_parameters():
-                takers[name](parameter)
+                take(name, parameter)
         total += float(loss.detach())
     return total
-
-
-@dataclass
-class _Takes:
-    """Tells whether gradients are taken now, or stay for the next part of the batch."""
-
-    now: bool = True
-
-
-def _taker(name: str, collect: Collector, copies: int, takes: _Takes) -> Callable[[Tensor], None]:
-    def take(parameter: Tensor) -> None:
-        if not takes.now:
-            return
-        gradient = parameter.grad
-        assert gradient is not None
-        collect.add(name, gradient.float() / copies if copies > 1 else gradient)
-        parameter.grad = None
-
-    return take
 
 
 def without_layers(shape: Shape) -> Shape:

@@ -92,16 +92,9 @@ _LOOKING = tuple(f"{os.sep}{name}.py" for name in ("inspect", "traceback"))
 #: ``logging.currentframe``, ``bdb.Bdb.get_stack``.
 _NAMING = frozenset(
     {
-        *(
-            "namedtuple",
-            "findCaller",
-            "formatException",
-            "_caller",
-            "_create_",
-            "warn",
-            "make_dataclass",
-        ),
-        *("_next_external_frame", "_text_encoding", "_make_nmtuple", "NewType", "TypeVar"),
+        *("namedtuple", "findCaller", "formatException", "_caller", "_create_", "warn"),
+        *("make_dataclass", "_next_external_frame", "_text_encoding", "_make_nmtuple"),
+        *("NewType", "TypeVar"),
     }
 )
 
@@ -154,8 +147,79 @@ class PythonEvents:
             weakref.WeakKeyDictionary()
         )
         self._over: set[str] = set()
-        heard = _Heard(self._lines, self._omitted, self._starters, self._over)
-        self._code = _listen(heard, now, invited)
+        self._code = self._listen(now, invited)
+
+    def _listen(self, now: Callable[[], int], invited: Collection[CodeType]) -> CodeType:
+        """Add the audit hook; the hook writes acts into the fields of this object."""
+        lines, omitted, starters, over = self._lines, self._omitted, self._starters, self._over
+        whose: dict[str, int] = {}
+        busy: set[int] = set()  # threads inside the hook: acts of the hook itself are ignored
+        invitations = frozenset(map(id, invited))
+        # Own references: replacing the functions of ``sys`` or ``threading`` has no effect here.
+        getframe, ident = sys._getframe, threading.get_ident
+        watched, thread_class = _WATCHED, threading.Thread
+        # Programs that started this process belong to no plugin.
+        below: FrameType | None = getframe(1)
+        while below is not None:
+            if below.f_code.co_filename[:1] != "<":
+                whose[below.f_code.co_filename] = _OTHER
+            below = below.f_back
+
+        def hear(event: str, arguments: tuple[Any, ...]) -> None:
+            if event not in watched or event in over:
+                return
+            if event == _ATTRIBUTE:
+                if arguments[1] not in _FRAME_ATTRIBUTES:
+                    return
+            elif event == _OPEN and not _is_memory(arguments[0]):
+                return
+            me = ident()
+            if me in busy:
+                return
+            if event == _GETFRAME and arguments and arguments[0].f_code is code:
+                return  # a frame look-up of another ``PythonEvents`` hook
+            busy.add(me)
+            try:
+                frame = _judged(
+                    getframe(0).f_back, whose, looks=event in FRAMES or event == _ATTRIBUTE
+                )
+                if frame is not None:
+                    note(event, arguments, frame)
+                elif event in TRACERS and _is_pythons(getframe(0).f_back, whose):
+                    keep("", event, 0, "?", False)
+            except Exception:  # an exception would abort the audited operation
+                return
+            finally:
+                busy.discard(me)
+
+        def note(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
+            by = frame.f_code
+            if event in THREADS and type(arguments[0]) is MethodType:
+                thread: Any = arguments[0].__self__
+                if thread_class in type(thread).__mro__:
+                    with suppress(TypeError):
+                        starters[thread] = by.co_filename
+            if event == _ATTRIBUTE:
+                event = f"read of {arguments[1]}"
+            elif event == _OPEN:
+                event = MEMORY
+            by_invitation = _is_invited(frame, invitations, whose)
+            keep(by.co_filename, event, frame.f_lineno, by.co_name, by_invitation)
+
+        def keep(file: str, event: str, line: int, function: str, by_invitation: bool) -> None:
+            if file not in lines and len(lines) >= _FILES:
+                omitted[""] = omitted.get("", 0) + 1
+                return
+            of_file = lines.setdefault(file, {})
+            key = (event, line, function, by_invitation)
+            if key not in of_file and len(of_file) >= _LINES:
+                omitted[file] = omitted.get(file, 0) + 1
+                return
+            of_file.setdefault(key, _LineSeen()).add(now())
+
+        code = hear.__code__
+        sys.addaudithook(hear)
+        return code
 
     @property
     def code(self) -> CodeType:
@@ -198,87 +262,6 @@ class PythonEvents:
                         )
                     )
         return tuple(found), omitted + self._omitted.get("", 0)
-
-
-@dataclass(frozen=True)
-class _Heard:
-    """Records that the hook writes to, and in ``over`` the events that the hook ignores."""
-
-    lines: dict[str, dict[tuple[str, int, str, bool], _LineSeen]]
-    omitted: dict[str, int]
-    starters: weakref.WeakKeyDictionary[threading.Thread, str]
-    over: set[str]
-
-
-def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]) -> CodeType:
-    """Add the audit hook; the hook writes acts into ``heard``."""
-    lines, omitted, starters, over = heard.lines, heard.omitted, heard.starters, heard.over
-    whose: dict[str, int] = {}
-    busy: set[int] = set()  # threads inside the hook: acts of the hook itself are ignored
-    invitations = frozenset(map(id, invited))
-    # Keep own references: replacing the functions of ``sys`` or ``threading`` has no effect here.
-    getframe, ident = sys._getframe, threading.get_ident
-    watched, thread_class = _WATCHED, threading.Thread
-    # Programs that started this process belong to no plugin.
-    below: FrameType | None = getframe(1)
-    while below is not None:
-        if below.f_code.co_filename[:1] != "<":
-            whose[below.f_code.co_filename] = _OTHER
-        below = below.f_back
-
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in watched or event in over:
-            return
-        if event == _ATTRIBUTE:
-            if arguments[1] not in _FRAME_ATTRIBUTES:
-                return
-        elif event == _OPEN and not _is_memory(arguments[0]):
-            return
-        me = ident()
-        if me in busy:
-            return
-        if event == _GETFRAME and arguments and arguments[0].f_code is code:
-            return  # a frame look-up of another ``PythonEvents`` hook
-        busy.add(me)
-        try:
-            frame = _judged(getframe(0).f_back, whose, looks=event in FRAMES or event == _ATTRIBUTE)
-            if frame is not None:
-                note(event, arguments, frame)
-            elif event in TRACERS and _is_pythons(getframe(0).f_back, whose):
-                keep("", event, 0, "?", False)
-        except Exception:  # an exception would abort the audited operation
-            return
-        finally:
-            busy.discard(me)
-
-    def note(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
-        by = frame.f_code
-        if event in THREADS and type(arguments[0]) is MethodType:
-            thread: Any = arguments[0].__self__
-            if thread_class in type(thread).__mro__:
-                with suppress(TypeError):
-                    starters[thread] = by.co_filename
-        if event == _ATTRIBUTE:
-            event = f"read of {arguments[1]}"
-        elif event == _OPEN:
-            event = MEMORY
-        by_invitation = _is_invited(frame, invitations, whose)
-        keep(by.co_filename, event, frame.f_lineno, by.co_name, by_invitation)
-
-    def keep(file: str, event: str, line: int, function: str, by_invitation: bool) -> None:
-        if file not in lines and len(lines) >= _FILES:
-            omitted[""] = omitted.get("", 0) + 1
-            return
-        of_file = lines.setdefault(file, {})
-        key = (event, line, function, by_invitation)
-        if key not in of_file and len(of_file) >= _LINES:
-            omitted[file] = omitted.get(file, 0) + 1
-            return
-        of_file.setdefault(key, _LineSeen()).add(now())
-
-    code = hear.__code__
-    sys.addaudithook(hear)
-    return code
 
 
 def _judged(frame: FrameType | None, whose: dict[str, int], looks: bool) -> FrameType | None:
