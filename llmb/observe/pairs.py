@@ -84,7 +84,7 @@ class Pairs:
         made = self._generator("tokens")
         tokens = torch.randint(1, half, (1, length), generator=made)
         batch = make_batch(0, 1, self._shape, tokens=tokens)
-        if self._family.causal:
+        if self._family.family.causal:
             return batch
         asked = torch.randperm(length, generator=made)[: max(_TARGETS, int(MASKED * length))]
         labels = torch.full_like(tokens, IGNORED)
@@ -164,7 +164,7 @@ class Pairs:
         # Small enough: the output of the branches makes no logit larger than the other logits.
         count, level = sum(back.numel() for back in every), self._at.level * self._family.copies
         size = level * _FAINT * A * math.sqrt(2 * SETS * count)
-        if self._family.tied:  # an input word adds nothing elsewhere; its logit is a square
+        if self._family.family.tied:  # an input word adds nothing elsewhere; its logit is a square
             value[:half] = 0
             size = max(size, math.sqrt(level * count))
         for back in every:

@@ -47,19 +47,9 @@ class PairsFamily:
         return self.family.is_gated(self.shape)
 
     @property
-    def mirrored(self) -> bool:
-        """Whether the second half of the hidden channels is the first half with flipped signs."""
-        return self.family.centred
-
-    @property
-    def tied(self) -> bool:
-        """Whether the head is the embedding of the words."""
-        return self.family.tied
-
-    @property
     def shared(self) -> bool:
         """Whether one parameter is the only embedding and the head."""
-        return self.tied and self.name("embedding", 0) == self.name("head", 0)
+        return self.family.tied and self.name("embedding", 0) == self.name("head", 0)
 
     @property
     def normed(self) -> bool:
@@ -70,11 +60,6 @@ class PairsFamily:
     def transformed(self) -> bool:
         """Whether a matrix, GELU and a norm stand between the last norm and the head."""
         return TRANSFORM in self.family.matrices
-
-    @property
-    def causal(self) -> bool:
-        """Whether a token attends to no later token."""
-        return self.family.causal
 
     @property
     def last_gain(self) -> str | None:
@@ -88,8 +73,11 @@ class PairsFamily:
 
     @property
     def copies(self) -> int:
-        """The number of copies of each term in a sum over hidden channels: 2 if mirrored."""
-        return 2 if self.mirrored else 1
+        """The number of copies of each term in a sum over hidden channels: 2 if mirrored.
+
+        The second half of the hidden channels is then the first half with flipped signs.
+        """
+        return 2 if self.family.centred else 1
 
     @property
     def hidden(self) -> int:
@@ -141,7 +129,7 @@ class PairsFamily:
 
     def whole(self, kind: str, value: Tensor) -> Tensor:
         """Return the full parameter for ``value``, the filled-in result of ``first_half``."""
-        if not self.mirrored:
+        if self.copies == 1:
             return value
         if kind in (*_WRITERS, TRANSFORM):
             value = torch.cat((value, -value), 0)

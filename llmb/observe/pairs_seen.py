@@ -41,7 +41,9 @@ class _PairsReader:
         family = self._at.family
         head, embedding = gradient(family.name("head", 0)), gradient(family.name("embedding", 0))
         yield from map(self._named, self._seen_of_head(head, embedding))
-        if head is not None and family.tied:  # input words also have the embedding's gradient
+        if (
+            head is not None and family.family.tied
+        ):  # input words also have the embedding's gradient
             head = head[self._at.shape.vocab_size // 2 :]
         if family.transformed:
             transform = gradient(family.name(TRANSFORM, 0))
@@ -58,7 +60,7 @@ class _PairsReader:
 
     def _named(self, pair: PairSeen) -> PairSeen:
         """Name the product as in the family's table, and scale the pair to show as many bits."""
-        more = _BITS_OF_SCORES if self._at.family.causal else _BITS_OF_UNMASKED_SCORES
+        more = _BITS_OF_SCORES if self._at.family.family.causal else _BITS_OF_UNMASKED_SCORES
         bits = more.get(pair.product, 0.0) if pair.direction == FORWARD else 0.0
         name = self._at.family.product(pair.product)
         return pair.model_copy(update={"product": name, "length": pair.length / 2.0**bits})
@@ -69,7 +71,7 @@ class _PairsReader:
         if head is not None:
             one, other = head[begin:end:2, base], head[begin + 1 : end : 2, base]
             yield _seen("head", FORWARD, 0, one, other)
-            first = self._at.shape.vocab_size // 2 if self._at.family.tied else 0
+            first = self._at.shape.vocab_size // 2 if self._at.family.family.tied else 0
             yield self._seen_of_triples("head", 0, head[first:])
         yield from self._seen_in_silence(0, "head", embedding)
 

@@ -225,9 +225,9 @@ def plain_pass(
     total, takes_now = 0.0, True  # gradients that are not taken stay for the next part
 
     def take(name: str, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
         if takes_now:
+            gradient = parameter.grad
+            assert gradient is not None
             collect.add(name, gradient.float() / copies if copies > 1 else gradient)
             parameter.grad = None
 
