@@ -19,10 +19,10 @@ from llmb.audit.equivalence import (
     FEW,
     OVERFLOWED,
     effective,
-    firsts,
     glance_fault,
     least_error,
     overflowed,
+    slices,
 )
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import compared, not_observed
@@ -241,8 +241,7 @@ class HonestSteps:
         rows = [[*apart[n * width : (n + 1) * width]] for n in range(count)]
         least = least_error(precision)
         parts = []
-        for number, (segment, begin) in enumerate(zip(step.segments, firsts(step), strict=True)):
-            where = slice(begin, begin + segment.gradients)
+        for number, (segment, where) in enumerate(slices(step)):
             own = mean[where]
             scatter = sum(row[number] ** 2 for row in rows) / (count - 1)
             length = math.fsum(x * x for x in own)

@@ -13,7 +13,7 @@ from llmb.audit.sums import RoundedSums
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, PrecisionClass
 from llmb.records.arrays import Apart, Array, Arrays
-from llmb.records.audited import AuditedStep, ProbedEvidence
+from llmb.records.audited import AuditedStep, ProbedEvidence, Segment
 from llmb.records.finding import Finding
 
 #: Lower bound of the honest error: two kernels of one format differ by a last place.
@@ -134,8 +134,8 @@ def judge_step(
     # A parameter map may call all elements padding: zeros of no step would agree with zeros.
     left = sum(
         segment.gradients
-        for segment, begin in zip(step.segments, firsts(step), strict=True)
-        if segment.name not in rough and any(right[begin : begin + segment.gradients])
+        for segment, own in slices(step)
+        if segment.name not in rough and any(right[own])
     )
     for one in (mine, *theirs, *hosts):
         for name in rough:
@@ -159,8 +159,7 @@ def _untold(step: AuditedStep, name: str, right: Array, honest: Sequence[Arrays]
     """Return the parameters with samples that tell too little alone."""
     errors = [[a - b for a, b in zip(way.get(name, ()), right, strict=False)] for way in honest]
     found = set()
-    for segment, begin in zip(step.segments, firsts(step), strict=True):
-        own = slice(begin, begin + segment.gradients)
+    for segment, own in slices(step):
         spread = [effective(error[own]) for error in errors]
         if (
             segment.name.endswith(UNSEEN)
@@ -189,11 +188,8 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
     """Return the gap of each parameter's sampled gradients; missing samples count as zero."""
     whole = shown is not None and len(shown) == len(right)
     return {
-        segment.name: gap(
-            shown[begin : begin + segment.gradients] if whole and shown is not None else None,
-            right[begin : begin + segment.gradients],
-        )
-        for segment, begin in zip(step.segments, firsts(step), strict=True)
+        segment.name: gap(shown[own] if whole and shown is not None else None, right[own])
+        for segment, own in slices(step)
     }
 
 
@@ -261,13 +257,12 @@ def glance_fault(seen: Arrays, index: int, precision: Precision) -> list[str]:
     return [f"the gradients of step {index} were not read before it was to be looked at"]
 
 
-def firsts(step: AuditedStep) -> list[int]:
-    """Return the number of gradient elements before each segment of ``step``."""
-    found, first = [], 0
+def slices(step: AuditedStep) -> Iterator[tuple[Segment, slice]]:
+    """Yield each segment of ``step``, and the place of its gradient elements."""
+    first = 0
     for segment in step.segments:
-        found.append(first)
+        yield segment, slice(first, first + segment.gradients)
         first += segment.gradients
-    return found
 
 
 def _class(precision: Precision) -> PrecisionClass:

@@ -20,6 +20,7 @@ from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, Sketches, copies_of
 from llmb.observe.sketch import side_for
 from llmb.plugin.backend import Backend
+from llmb.records.places import ranges_of
 from llmb.records.precision_recipe import PairSeen
 from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
@@ -168,28 +169,22 @@ def places(
     """
     if not stored:
         return torch.zeros(0, dtype=torch.int64)
-    first, total = {}, 0
-    for name, size in sizes.items():
-        first[name] = total
-        total += size
+    ranges = ranges_of(sizes)
     if canonical.mapped:
-        return _found_again(canonical, sizes, first, total, stored)
-    return torch.cat([_plain(canonical.by_stored.get(n), first, i) for n, _, i in stored])
+        return _found_again(canonical, ranges, stored)
+    return torch.cat([_plain(ranges.get(canonical.by_stored.get(n, "")), i) for n, _, i in stored])
 
 
-def _plain(name: str | None, first: Mapping[str, int], indices: Tensor) -> Tensor:
-    if name is None or name not in first:
-        return torch.full_like(indices, -1)
-    return indices + first[name]
+def _plain(own: range | None, indices: Tensor) -> Tensor:
+    return torch.full_like(indices, -1) if own is None else indices + own.start
 
 
 def _found_again(
     canonical: Canonical,
-    sizes: Mapping[str, int],
-    first: Mapping[str, int],
-    total: int,
+    ranges: Mapping[str, range],
     stored: Sequence[tuple[str, nn.Parameter, Tensor]],
 ) -> Tensor:
+    total = max((own.stop for own in ranges.values()), default=0)
     with torch.no_grad():
         for _, parameter, _ in stored:
             parameter.zero_()
@@ -197,11 +192,11 @@ def _found_again(
     for power in range(max(1, math.ceil(math.log(total + 1, _DIGITS)))):
         weight = _DIGITS**power
         for name in canonical.names:
-            if name not in first:
+            if name not in ranges:
                 continue
             shape = canonical.value(name).shape
             # Numbers start at 1: an element with zero in every digit is padding.
-            number = torch.arange(first[name] + 1, first[name] + sizes[name] + 1)
+            number = torch.arange(ranges[name].start + 1, ranges[name].stop + 1)
             canonical.write(name, (number // weight % _DIGITS).float().view(shape))
         digits = [p.detach().flatten()[i.to(p.device)].to("cpu") for _, p, i in stored]
         found += torch.cat(digits).round().long() * weight

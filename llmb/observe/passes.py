@@ -21,6 +21,7 @@ from llmb.observe import probes
 from llmb.observe.idle import Activity
 from llmb.observe.sketch import SIDE, sketch
 from llmb.parallel.shards import whole
+from llmb.records.places import ranges_of
 from llmb.reference.data import Batch
 from llmb.reference.elements import Format
 from llmb.reference.formats import emulate
@@ -118,11 +119,7 @@ class Samples:
         ``activity`` sees all elements.
         """
         self._where, self._sizes, self._activity = where, sizes, activity
-        self._first: dict[str, tuple[int, int]] = {}
-        total = 0
-        for name, size in sizes.items():
-            self._first[name] = (total, total + size)
-            total += size
+        self._ranges = ranges_of(sizes)
         self.values = torch.zeros(len(where), dtype=torch.float32)
 
     def again(self) -> Samples:
@@ -135,9 +132,9 @@ class Samples:
         """Take the requested elements of ``gradient``."""
         if self._activity is not None:
             self._activity.add(parameter, gradient)
-        begin, end = self._first[parameter]
-        mine = ((self._where >= begin) & (self._where < end)).nonzero().flatten()
-        places, flat = self._where[mine] - begin, gradient.detach().flatten()
+        own = self._ranges[parameter]
+        mine = ((self._where >= own.start) & (self._where < own.stop)).nonzero().flatten()
+        places, flat = self._where[mine] - own.start, gradient.detach().flatten()
         try:
             found = flat[places.to(flat.device)].to("cpu")
         except NotImplementedError:  # the device has no indexing kernel: copy all elements

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 #: Up to 128 parameters, each parameter shows the full number of elements. With more parameters,
 #: each shows fewer: a bundle keeps its size (docs/adr/0023).
@@ -42,6 +43,12 @@ def drawn_places(
             stride -= 1
         first = int(draw.random() * (size - stride * (least - 1)))
         yield first, stride, least
+
+
+def ranges_of(sizes: Mapping[str, int]) -> dict[str, range]:
+    """Return the places of each parameter's elements, counted through all parameters in order."""
+    ends = accumulate(sizes.values())
+    return {name: range(end - size, end) for (name, size), end in zip(sizes.items(), ends)}  # noqa: B905
 
 
 def plain_row(seed: int, shapes: Sequence[Sequence[int]]) -> list[int]:

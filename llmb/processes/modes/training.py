@@ -33,6 +33,7 @@ from llmb.processes.modes.stage import Stage
 from llmb.processes.step_stream import Batches, FencePayload, Last, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, draws, evidence
+from llmb.records.places import ranges_of
 from llmb.records.precision_recipe import PairSeen, PairsEvidence
 from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
@@ -286,13 +287,9 @@ class Training:
         """
         if self._stage.only is None:
             return None
-        first, wanted = 0, self._stage.only.parameter
-        for name, size in self._stage.sizes.items():
-            if name == wanted:
-                break
-            first += size
-        end = first + self._stage.sizes[wanted]
-        return next((n for n, one in where.items() if ((one >= first) & (one < end)).any()), None)
+        own = ranges_of(self._stage.sizes)[self._stage.only.parameter]
+        inside = (n for n, x in where.items() if ((x >= own.start) & (x < own.stop)).any())
+        return next(inside, None)
 
     def _keeper(self) -> tuple[PartKeeper | None, audited.PartSeen | None]:
         """Return the keeper and the location of the part of a repeated judgement, or None."""
