@@ -136,7 +136,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     recomputed = bench.read(RECOMPUTED)
     paths = bench.paths(LEDGER, VALUES, REPLAYED, *([] if recomputed is None else [RECOMPUTED]))
     if drawn is None or ledger is None or values is None:
-        yield L1.unjudged(Status.NOT_OBSERVED, "the worker left nothing of its steps")
+        yield L1.unobserved("the worker left nothing of its steps")
         return
     made, hidden = len(timing.commitments), None
     if bench.trains:
@@ -156,7 +156,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         told = "no honest run has replayed the steps"
         if replayed is not None:
             told = "no honest run shows the limits (see rule P1)"
-        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        yield L1.unobserved(told, paths)
         return
     least = drawn.least_replayed(len(compared))
     if not bench.trains:
@@ -168,13 +168,12 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield _of_directions(bench, rows, form.ledger, replayed, least, paths)
         return
     if bench.reference is None or "live/loss" not in bench.reference:
-        told = "there is no reference of a real step, and so no honest error"
-        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        yield L1.unobserved("there is no reference of a real step, and so no honest error", paths)
         return
     gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, form.names)
     count = len(gradients.steps)
     if count < least:
-        yield L1.unjudged(Status.NOT_OBSERVED, _too_few(count, least), paths)
+        yield L1.unobserved(_too_few(count, least), paths)
         return
     if count > len(rows):
         raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
@@ -203,7 +202,7 @@ def _of_calls(
     calls = gaps_of_calls(replayed, rows.names, compared)
     count = len({call for call, _ in calls})
     if count < least:
-        return L1.unjudged(Status.NOT_OBSERVED, _too_few(count, least), paths)
+        return L1.unobserved(_too_few(count, least), paths)
     elements = {segment.name: segment.elements for segment in ledger.segments}
     words = DrawnWords(
         words_of_calls(replayed, rows.names, compared),
@@ -241,15 +240,16 @@ def _of_steps(
     # On a CPU the reference run itself repeats the steps. In earlier runs the honest run did.
     known = bench.facts.on_host if right is None else len(right) in (0, len(checked))
     if not known:
-        told = "no process without the plugin has computed the steps that were drawn for it"
-        return L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        return L1.unobserved(
+            "no process without the plugin has computed the steps that were drawn for it", paths
+        )
     error, of_element = _honest_error(bench), least_of_element(bench)
     own = error.drifting(drift_of(bench))
     wider = replace(own, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
         own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
     if _is_hollow(gradients, form.ledger):
-        return L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, paths)
+        return L1.unobserved(_HOLLOW, paths)
     worker = StepByStep(gradients, own, of_element)
     turns = len(form.ledger.moments)
     of_moment = None if of_element is None else OF_MOMENTS * of_element
@@ -284,7 +284,7 @@ def _of_directions(
     """
     again = Rows(ledger.model_copy(update={"moments": ()}), replayed[audited.ROWS])
     if len(again) < least:
-        return L1.unjudged(Status.NOT_OBSERVED, _too_few(len(again), least), evidence)
+        return L1.unobserved(_too_few(len(again), least), evidence)
     if len(again) > len(rows):
         raise ValueError(f"{len(again)} steps were replayed, of {len(rows)} that the worker shows")
     found = StepDirections.of(
@@ -295,7 +295,7 @@ def _of_directions(
         may_overflow=bench.facts.precision.scales_loss,
     )
     if not len(found.cosines) > ENOUGH * (len(again) - found.overflowed):
-        return L1.unjudged(Status.NOT_OBSERVED, _HOLLOW, evidence)
+        return L1.unobserved(_HOLLOW, evidence)
     return found.finding(L1, evidence, len(bench.timing.commitments))
 
 

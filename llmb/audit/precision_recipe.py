@@ -165,23 +165,13 @@ def _rows(
     own = _SIGNIFICANDS.get(precision.dtype, _MOST)
     names = {product.name for product in every}
     for product in every:
-        share = product.flops / total
-        if why is not None:
-            yield RecipeRow(
-                product=product.name,
-                direction=product.direction,
-                format=None,
-                layers=product.layers,
-                flops_share=product.layers * share,
-                why=why,
-            )
-            continue
-        alike: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
-        found = _formats(bits, product, precision, names)
-        for layer in range(product.layers):
-            shown = bits.get((product.name, product.direction, layer), math.nan)
-            alike[found[layer]].append(shown)
-        for (name, reason), values in alike.items():
+        share, alike = product.flops / total, defaultdict[_Told, list[float]](list)
+        found = [] if why is not None else _formats(bits, product, precision, names)
+        for layer, told in enumerate(found):
+            alike[told].append(bits.get((product.name, product.direction, layer), math.nan))
+        # A range, not a list: a hostile record may claim any number of layers.
+        unknown: dict[_Told, Sequence[float]] = {(None, why): range(product.layers)}
+        for (name, reason), values in (unknown if why is not None else alike).items():
             yield RecipeRow(
                 product=product.name,
                 direction=product.direction,
@@ -194,6 +184,8 @@ def _rows(
 
 
 _Key = tuple[str, str, int]
+#: The format of a product in a layer, or the reason for no measurement.
+_Told = tuple[str | None, str | None]
 
 
 def _significands(seen: Sequence[Sequence[PairSeen]]) -> dict[_Key, float]:
@@ -223,7 +215,7 @@ def _explicit(pair: PairSeen) -> float:
 
 def _formats(
     bits: Mapping[_Key, float], product: ProductCost, precision: Precision, names: Set[str]
-) -> list[tuple[str | None, str | None]]:
+) -> list[_Told]:
     """Return for each layer the format of a product, or the reason for no measurement.
 
     ``names`` are the names of all products of the model. Layers narrower than the run's own
@@ -246,7 +238,7 @@ def _formats(
         if key[0] in names
     }
     alike = bool(narrow) and max(narrow) - min(narrow) <= _ALIKE
-    found: list[tuple[str | None, str | None]] = []
+    found = list[_Told]()
     for layer, value in enumerate(shown):
         if value is None:
             no_pair = _NO_PAIR if (name, direction) in ((QK, INPUT), (PV, INPUT)) else _NOTHING

@@ -84,6 +84,10 @@ class Rule:
         """Return a finding that the rule was not judged, and the reason."""
         return self.finding(status, why, basis=None, evidence=evidence, observer="none")
 
+    def unobserved(self, why: str, evidence: tuple[str, ...] = ()) -> Finding:
+        """Return a finding that the rule could not be observed, and the reason."""
+        return self.unjudged(Status.NOT_OBSERVED, why, evidence)
+
 
 def compared(
     rule: str, kept: bool, message: str, evidence: tuple[str, ...], **figures: str

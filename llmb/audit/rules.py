@@ -91,7 +91,7 @@ def complete(
     findings, rules = list(observed), declared(judges, version)
     seen = {(finding.id, finding.level) for finding in findings}
     findings += [
-        rule.unjudged(Status.NOT_OBSERVED, f"not observed: {rule.title}")
+        rule.unobserved(f"not observed: {rule.title}")
         if mode in rule.modes
         else rule.unjudged(Status.NOT_APPLICABLE, f"there is nothing of the kind in mode {mode}")
         for rule in rules

@@ -86,7 +86,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if not bench.trains:
         return
     if (why := _mixed(bench)) is not None:
-        yield G1.unjudged(Status.NOT_OBSERVED, why)
+        yield G1.unobserved(why)
         return
     if bench.every_step:
         yield _of_judged(bench)
@@ -188,7 +188,7 @@ def _not_all(bench: Bench, kept: Sequence[AuditedStep]) -> Finding | None:
     if not due:
         return G1.unjudged(Status.NOT_APPLICABLE, _ONE_STEP)
     if [stop.step for stop in timing.stops] != [*due] or [one.index for one in kept] != [*due]:
-        return G1.unjudged(Status.NOT_OBSERVED, _NOT_HANDED)
+        return G1.unobserved(_NOT_HANDED)
     return None
 
 
@@ -236,18 +236,15 @@ def _of_judged(bench: Bench) -> Finding:
         return G1.unjudged(Status.NOT_APPLICABLE, _ONE_STEP)
     stored, ledger = bench.read(JUDGED), bench.read(LEDGER)
     if [stop.step for stop in bench.timing.stops] != [*due]:
-        return G1.unjudged(Status.NOT_OBSERVED, _NOT_HANDED)
+        return G1.unobserved(_NOT_HANDED)
     if stored is None or not stored.keys() >= {audited.MEASURED, audited.IS_HONEST}:
-        told = "no other process has made the judged steps again"
-        return G1.unjudged(Status.NOT_OBSERVED, told)
+        return G1.unobserved("no other process has made the judged steps again")
     # A precision is measured beside an honest run, a reference and the worker's own passes alone.
     if bench.measured is None or ledger is None:
-        told = "there is no honest run to compare the judged steps with"
-        return G1.unjudged(Status.NOT_OBSERVED, told)
+        return G1.unobserved("there is no honest run to compare the judged steps with")
     honest, reference = bench.needed(HONEST), bench.reference
     if reference is None or "live/loss" not in reference:
-        told = "there is no reference of a real step, and so no honest error"
-        return G1.unjudged(Status.NOT_OBSERVED, told)
+        return G1.unobserved("there is no reference of a real step, and so no honest error")
     names = canonical_rows.of_bench(bench, ledger).names
     kinds = (audited.IS_HONEST, f"{audited.IS_HONEST}{audited.WIDE_LOSS}")
     worker, *ways = (

@@ -88,8 +88,7 @@ def finding(
         faults += _form(weights, pristine, precision, trains=trains) + _values(weights, pristine)
         faults += _moves(pristine, precision, steps)
     elif not faults:
-        why = "no verifier has made the pristine weights from the seed"
-        return W1.unjudged(Status.NOT_OBSERVED, why, (path,))
+        return W1.unobserved("no verifier has made the pristine weights from the seed", (path,))
     count = len(weights.processed)
     return W1.finding(
         Status.FAIL if faults else Status.PASS,
@@ -109,8 +108,7 @@ def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
         return None
     looked_at = [one for one in pristine.parameters if one.idle]
     if not looked_at or any(len(one.idle) != len(stops) for one in looked_at):
-        why = "nobody has looked at the weights of the judged steps"
-        return W1.unjudged(Status.NOT_OBSERVED, why, evidence)
+        return W1.unobserved("nobody has looked at the weights of the judged steps", evidence)
     worst = max(looked_at, key=lambda one: max(one.idle) - _most_idle(one))
     share, most = max(worst.idle), _most_idle(worst)
     if share <= most:
@@ -131,8 +129,7 @@ def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> F
     matrices = [p for p in pristine.parameters if len(p.shape) == 2 and min(p.shape) >= LEAST_SIDE]
     looked_at = [one for one in matrices if len(one.asleep) == len(stops)]
     if matrices and not looked_at and all(judged_pass(step) in by_host for step in stops):
-        why = "nobody has looked at the gradients of the judged steps"
-        return W1.unjudged(Status.NOT_OBSERVED, why, evidence)
+        return W1.unobserved("nobody has looked at the gradients of the judged steps", evidence)
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)
     if worst is None or max(worst.asleep) <= _most_asleep(worst):
         return None
