@@ -27,7 +27,7 @@ from llmb.observe.callables import functions
 from llmb.observe.executed_code import compiled, is_same
 from llmb.observe.noise import strange_modes
 from llmb.observe.optimizer import hooks_of
-from llmb.observe.origins import CodeOrigin, Origins
+from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
@@ -52,7 +52,6 @@ _TRUST: tuple[Origin, ...] = (
     "plugin",
     "unknown",
 )
-_UNKNOWN = CodeOrigin("unknown", None, "")
 #: Base classes of known origin, not searched again: N1 compares all methods of the classes.
 _EVERYBODYS = {*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer}
 
@@ -299,10 +298,10 @@ def owner_of(value: object, origins: Origins) -> CodeOrigin:
     places = []
     for kind in kinds:
         if kind not in _EVERYBODYS:
-            places.append(origins.of_module(kind.__module__) if _is_held(kind) else _UNKNOWN)
+            places.append(origins.of_module(kind.__module__) if _is_held(kind) else UNKNOWN)
             made_of += (f for member in vars(kind).values() for f in functions(member))
     places += (_of_code(function.__code__, origins) for function in made_of)
-    return max(places, key=lambda place: _TRUST.index(place.origin), default=_UNKNOWN)
+    return max(places, key=lambda place: _TRUST.index(place.origin), default=UNKNOWN)
 
 
 def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:
@@ -312,7 +311,7 @@ def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:
     if place.origin == "plugin":
         return place
     is_shown = shown is not None and any(is_same(code, part) for part in _parts(shown))
-    return place if is_shown else _UNKNOWN
+    return place if is_shown else UNKNOWN
 
 
 def _parts(code: CodeType) -> Iterator[CodeType]:

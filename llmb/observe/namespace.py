@@ -27,7 +27,7 @@ from torch.optim import AdamW, Optimizer
 
 from llmb.observe.callables import Callables, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
-from llmb.observe.origins import CodeOrigin, Origins
+from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.plugin.discovery import version_of
 from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.redact import redact_paths, redact_text
@@ -238,7 +238,7 @@ def _is_at_home(origins: Origins, file: str) -> bool:
 
 def _kernel(change: KernelChange, origins: Origins, owner: str | None = None) -> Replacement:
     file = change.place
-    place = origins.of(file) if file and Path(file).is_file() else CodeOrigin("unknown", None, "")
+    place = origins.of(file) if file and Path(file).is_file() else UNKNOWN
     return Replacement(
         name=change.name[:_LONGEST],
         kind="kernel",
@@ -282,7 +282,7 @@ def _whose(value: object, origins: Origins) -> CodeOrigin:
     if places:
         return (strange or places)[0]
     if value is None:
-        return CodeOrigin("unknown", None, "")
+        return UNKNOWN
     return origins.of_module(_module_of(value).partition(".")[0])
 
 

@@ -52,6 +52,9 @@ class CodeOrigin:
     name: str
 
 
+UNKNOWN = CodeOrigin("unknown", None, "")
+
+
 class Origins:
     """Finds the owner of files, in a run of a single plugin."""
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import torch
 
 from llmb.config import environment
-from llmb.records.evidence import SettingsEvidence
 from llmb.records.redact import redact_environment
 
 _GETTER = re.compile(r"_get_\w*(allow|precision|determin|benchmark|enabled|sdp|reduction|accum)")
@@ -34,11 +33,6 @@ def snapshot() -> dict[str, str]:
     }
     env = redact_environment(environment())
     return settings | {f"environment.{name}": value for name, value in env.items()}
-
-
-def compare(before: dict[str, str], after: dict[str, str]) -> SettingsEvidence:
-    """Return the two snapshots as evidence."""
-    return SettingsEvidence(before=before, after=after)
 
 
 def _backend_switches() -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from llmb.observe import executed_code
 from llmb.observe.callables import CACHED, file_of
 from llmb.observe.closed_components import _mapped
 from llmb.observe.fence_census import FenceCensus, files_of, innermost
-from llmb.observe.origins import CodeOrigin, Origins
+from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.python_events import PythonEvents
 from llmb.plugin import NativeLibrary
 from llmb.records.evidence import Presence, PresenceKind, SurroundingsEvidence
@@ -186,7 +186,7 @@ def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origi
         for module in sorted(_holders(executor)):
             if origins.of_module(module).origin != "python":
                 return origins.of_module(module)
-    return CodeOrigin("unknown", None, "")
+    return UNKNOWN
 
 
 def _executors(arguments: Iterable[object] | None) -> Iterator[Executor]:
@@ -239,13 +239,12 @@ def _parent(process: psutil.Process) -> int:
 
 def _of_command(command: Sequence[str], own: Sequence[str], origins: Origins) -> CodeOrigin:
     """Return the origin of a process's script; unknown for a program that is no script."""
-    unknown = CodeOrigin("unknown", None, "")
     if list(command) == list(own):  # a fork of the worker itself
-        return unknown
+        return UNKNOWN
     if any(part.startswith(_TRACKER) for part in command):
         return CodeOrigin("python", None, "")
     scripts = (part for part in command[1:] if part.endswith(".py") and Path(part).is_absolute())
-    return next((origins.of(script) for script in scripts), unknown)
+    return next((origins.of(script) for script in scripts), UNKNOWN)
 
 
 # -- hooks ----------------------------------------------------------------------------------

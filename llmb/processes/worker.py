@@ -96,7 +96,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     model = plugin.post_process_model(model, config)  # permitted point 2
     canonical = Canonical(pristine.origin, model, plugin.parameter_map(model))
     writer.post_processed(pristine, model, canonical)
-    changed = settings.compare(settings_before, settings.snapshot())
+    changed = evidence.SettingsEvidence(before=settings_before, after=settings.snapshot())
     writer.write(evidence.SETTINGS, of_all(ranks, changed))
 
     layout = laid_out(config, ranks)

@@ -208,7 +208,6 @@ class TypesEvidence(Frozen):
     unread_frames: int = Field(ge=0)
     #: The reason for an empty ``executed``; None if the step was watched.
     obstacle: str | None = Field(default=None, max_length=300)
-    #: Number of further kinds of calls, not listed here.
     #: Kinds of call beyond those that are listed.
     omitted: int = Field(default=0, ge=0)
 

@@ -130,11 +130,6 @@ def test_a_new_backend_of_torch_shows_its_plain_switches_without_being_listed(
     assert "torch.backends.warp.function" not in found
 
 
-def test_the_two_snapshots_are_kept_as_they_are() -> None:
-    found = settings.compare({"a": "1"}, {"a": "2"})
-    assert (found.before, found.after) == ({"a": "1"}, {"a": "2"})
-
-
 def test_no_device_is_initialised_by_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin sets what its device reads when it starts after the first snapshot."""
     asked: list[str] = []
