@@ -13,10 +13,10 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import llmb
@@ -42,9 +42,11 @@ _SYSTEM = tuple(map(Path, ("/lib", "/lib32", "/lib64", "/usr", "/opt", "/nix", "
 _DELETED = " (deleted)"
 
 
-@dataclass(frozen=True)
-class CodeOrigin:
-    """The owner of a file, and a name for the file that does not reveal local folders."""
+class CodeOrigin(NamedTuple):
+    """The owner of a file, and a name for the file that does not reveal local folders.
+
+    A tuple, and no frozen dataclass: a plugin could change ``UNKNOWN`` in place.
+    """
 
     origin: Origin
     #: Normalised name of the package that owns the file, None without an owner.
