@@ -22,10 +22,10 @@ from llmb.observe.executed_operators import Call
 
 #: Programs after all passes of the compiler, before code generation. torch 2.8 and 2.9 use the name
 #: "after" when compiling, and the other name for a program found in a cache.
-_LOWERED = {"inductor_post_grad_graph", "after_post_grad_graph"}
+_LOWERED = frozenset(("inductor_post_grad_graph", "after_post_grad_graph"))
 #: Programs that torch's autograd passes to any compiler.
-_CAPTURED = {"aot_forward_graph", "aot_backward_graph", "aot_inference_graph"}
-_TRACED = {"dynamo_output_graph"}  # before any compiler: Python functions, no operators
+_CAPTURED = frozenset(("aot_forward_graph", "aot_backward_graph", "aot_inference_graph"))
+_TRACED = frozenset(("dynamo_output_graph",))  # before any compiler: Python functions, no operators
 
 _LOGGER = "torch.__trace"
 _ANNOTATION = re.compile(r"([a-z][a-z0-9_]{0,30})\[")
@@ -88,7 +88,7 @@ def _announced(said: dict[str, Any]) -> str | None:
     return next((n for n in (named, *said) if n in _LOWERED | _CAPTURED | _TRACED), None)
 
 
-def _texts(graphs: dict[str, list[str]], names: set[str]) -> list[str]:
+def _texts(graphs: dict[str, list[str]], names: frozenset[str]) -> list[str]:
     return [text for name in sorted(names) for text in graphs.get(name, ())]
 
 

@@ -33,11 +33,11 @@ from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
 
 #: The tables of torch's hooks that are called for every module.
-_GLOBAL_HOOKS = [
+_GLOBAL_HOOKS = tuple(
     table
     for name, table in vars(module_hooks).items()
     if name.startswith("_global_") and isinstance(table, dict)
-]
+)
 _LONGEST = 200  # characters of a name
 _MOST_STRANGERS = 100  # reported at most
 #: The most trusted first.
@@ -53,7 +53,7 @@ _TRUST: tuple[Origin, ...] = (
     "unknown",
 )
 #: Base classes of known origin, not searched again: N1 compares all methods of the classes.
-_EVERYBODYS = {*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer}
+_EVERYBODYS = frozenset((*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer))
 
 
 #: Takes the full name, value and code of a replacement.

@@ -34,7 +34,7 @@ from llmb.records.redact import redact_text
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES")
 _THREADS = Path("/proc/self/task")
 #: Origins of libraries that need no mention: such libraries come and go without any plugin.
-_EXPECTED = {"python", "llmb", "needed", "compiler"}
+_EXPECTED = frozenset(("python", "llmb", "needed", "compiler"))
 _TRACKER = "from multiprocessing.resource_tracker import"
 _LONGEST = 200  # characters of a name
 
