@@ -28,9 +28,12 @@ from llmb.records.run_record import DeclaredPatch
 #: Packages that no library and no declaration may replace (docs/plugins.md): optimizer, harness,
 #: Python itself and Python's clock.
 _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
+#: Torch's only class that may stand in for a plain tensor. Other classes of torch run what they are
+#: given. Example: ``SparseSemiStructuredTensor`` has a table of functions for each operator.
+_SHARDED = "torch", "torch.distributed.tensor.DTensor"
+_TENSORS = ("parameter", "gradient", "moment of a parameter", "result of the model")
 #: Packages besides torch with classes that may stand in for tensors.
 _OF_FORMATS = ("torchao",)
-_EVERYBODYS = ("python", "llmb", "needed")
 _few = partial(few, most=3, between="; ")
 #: What an honest plugin does instead, by kind of the unexpected object.
 _ADVICE = {
@@ -221,7 +224,15 @@ def _said(r: Replacement) -> str:
 
 
 def _is_known(stranger: Stranger) -> bool:
-    return stranger.origin in _EVERYBODYS or stranger.distribution in _OF_FORMATS
+    """Tell whether a class of torch or torchao stands in for tensors.
+
+    No callback is known: Python and torch have objects that call any function, such as
+    ``functools.partial`` and ``threading.Thread.run``.
+    """
+    if stranger.what not in _TENSORS:
+        return False
+    whose = stranger.distribution, stranger.type
+    return whose == _SHARDED or stranger.distribution in _OF_FORMATS
 
 
 def _met(stranger: Stranger) -> str:

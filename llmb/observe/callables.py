@@ -12,6 +12,7 @@ import functools
 import gc
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -37,6 +38,8 @@ _ALIAS = "torch", "Storage"
 _STORED_AS = ("FloatStorage", "DoubleStorage", "HalfStorage", "BFloat16Storage")
 CACHED = type(functools.lru_cache(lambda: None))
 METHODS = (staticmethod, classmethod, property)
+#: A plugin could fill or empty these in place: the name would keep the same object.
+_CONTAINERS = (dict, list, set, deque)
 #: Identity of an object, like ``id`` but without an audit event, which takes 20 times as long.
 _which = object.__hash__
 _WRAPPERS = (FunctionType, MethodType, functools.partial, CACHED, *METHODS)
@@ -397,7 +400,7 @@ def functions(value: object) -> Iterator[FunctionType]:
         elif isinstance(each, property):
             waiting += (each.fget, each.fset, each.fdel)
         elif isinstance(each, functools.partial):
-            waiting.append(each.func)
+            waiting += (*each.args, *each.keywords.values(), each.func)
         else:
             waiting.append(getattr(each, "__func__", None) or getattr(each, "__wrapped__", None))
 
@@ -430,6 +433,8 @@ def _face(value: Any, known: _Face | None = None) -> _Face:
                 if one is value and its_code is code and its_defaults is defaults:
                     return known
             return value, code, defaults
+    elif kind in _CONTAINERS:  # constants of llmb alone are compared
+        return _kept((value, *_contents(value)), known)
     elif kind is MethodDescriptorType or kind is type or not issubclass(kind, _WRAPPERS):
         return _plain(value, known)
     parts = [value]
@@ -437,6 +442,17 @@ def _face(value: Any, known: _Face | None = None) -> _Face:
         parts += (function, function.__code__, function.__defaults__)
         parts += (function.__kwdefaults__ or {}).values()
     return _kept(tuple(parts), known)
+
+
+def _contents(value: Any, depth: int = _DEEPEST) -> Iterator[object]:
+    """Yield what ``value`` holds, and what containers in ``value`` hold."""
+    items = list(value)
+    if type(value) is dict:
+        items += value.values()
+    for item in items:
+        yield item
+        if depth and type(item) in (*_CONTAINERS, tuple):
+            yield from _contents(item, depth - 1)
 
 
 def _plain(value: object, known: _Face | None) -> _Face:

@@ -294,14 +294,40 @@ def owner_of(value: object, origins: Origins) -> CodeOrigin:
     makes the class "unknown".
     """
     made_of = list(functions(value))
-    kinds = () if made_of else (value if isinstance(value, type) else type(value)).__mro__
+    kinds = () if made_of else _behind(value if isinstance(value, type) else type(value))
     places = []
     for kind in kinds:
-        if kind not in _EVERYBODYS:
-            places.append(origins.of_module(kind.__module__) if _is_held(kind) else UNKNOWN)
-            made_of += (f for member in vars(kind).values() for f in functions(member))
+        places.append(origins.of_module(kind.__module__) if _is_held(kind) else UNKNOWN)
+        for member in vars(kind).values():
+            inside = vars(member).values() if _is_active(member) else ()
+            made_of += (f for part in (member, *inside) for f in functions(part))
     places += (_of_code(function.__code__, origins) for function in made_of)
     return max(places, key=lambda place: _TRUST.index(place.origin), default=UNKNOWN)
+
+
+def _behind(kind: type) -> Iterator[type]:
+    """Yield ``kind``, all bases and metaclasses, and the classes of objects that act as methods.
+
+    A class of nothing but such objects has no code of its own. Example: a class attribute
+    ``__torch_function__`` whose value is an object that can be called.
+    """
+    waiting, seen = [kind], {*_EVERYBODYS, type, object}
+    while waiting:
+        for one in waiting.pop().__mro__:
+            if one not in seen:
+                seen.add(one)
+                yield one
+                waiting += (type(one), *map(type, filter(_is_active, vars(one).values())))
+
+
+def _is_active(member: object) -> bool:
+    """Tell whether ``member`` of a class acts as a method by code that a Python class defines."""
+    kind = type(member)
+    if isinstance(member, type) or not hasattr(kind, "__dict__") or not hasattr(member, "__dict__"):
+        return False
+    if kind.__module__ == "builtins":  # functions, methods and descriptors: see ``functions``
+        return False
+    return hasattr(kind, "__call__") or hasattr(kind, "__get__")
 
 
 def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:

@@ -131,7 +131,12 @@ class Origins:
 
     def _of_package(self, path: Path, folder: Path) -> CodeOrigin:
         inside = path.relative_to(folder)
-        owners = self._owners(inside.parts[0])
+        owners = [
+            owner
+            for owner in self._owners(inside.parts[0])
+            # Anybody can write metadata with the name of a package that torch needs.
+            if owner not in self._needed or self._recorded.belongs(path, owner)
+        ]
         name = inside.as_posix()
         for owner in owners:
             origin = self._origin_of(owner)

@@ -10,13 +10,17 @@ import base64
 import csv
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
 
 from llmb.plugin.discovery import packages
 
+#: The packages before any code of a plugin: a plugin can put a folder in front of all others, with
+#: a package inside that has the name of another.
+_AT_FIRST = packages()
 _SHA256 = "sha256="
 _CHUNK = 2**20  # bytes
 
@@ -51,6 +55,34 @@ class RecordedFiles:
         found = self._really[path.name].get(path)
         return found if found is not None and _has(path, found.digest) else None
 
+    def belongs(self, path: Path, owner: str) -> bool:
+        """Tell whether the package ``owner`` was installed with the file at ``path``.
+
+        ``owner``: a normalised name. A file of Python must have the recorded content. A package
+        without a list of files, such as Debian's, has all files in the folder of packages. Generated
+        code lies in no file, only in the name of one: torch/x.py:codegen(f).
+        """
+        package = _AT_FIRST.get(owner)
+        if package is None:
+            return False
+        folder = Path(str(package.locate_file(""))).resolve()
+        if not path.is_relative_to(folder):
+            return False
+        if owner not in self._digests:
+            self._digests[owner] = dict(_rows(package))
+        digests = self._digests[owner]
+        if not digests:
+            return True
+        digest = digests.get(path.relative_to(folder).as_posix())
+        if digest is None and not path.exists():
+            return True
+        return digest is not None and (path.suffix != ".py" or _has(path, digest))
+
+    @cached_property
+    def _digests(self) -> dict[str, Mapping[str, str]]:
+        """File -> recorded digest, by package."""
+        return {}
+
     @cached_property
     def _really(self) -> dict[str, dict[Path, RecordedFile]]:
         """Files by real place, for the last parts of names that were asked for so far."""
@@ -68,12 +100,18 @@ class RecordedFiles:
 def _recorded() -> Iterator[RecordedFile]:
     """Yield each file inside a folder of packages that is recorded with a digest."""
     for owner, package in packages().items():
-        for row in csv.reader((package.read_text("RECORD") or "").splitlines()):
-            name, digest = (*row, "", "")[:2]
+        for name, digest in _rows(package):
             inside = not (PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts)
             if inside and digest.startswith(_SHA256):
                 place = Path(str(package.locate_file(name)))
                 yield RecordedFile(owner, name, place, digest)
+
+
+def _rows(package: Distribution) -> Iterator[tuple[str, str]]:
+    """Yield name and digest of each file in the list of a package; the digest may be empty."""
+    for row in csv.reader((package.read_text("RECORD") or "").splitlines()):
+        name, digest = (*row, "", "")[:2]
+        yield name, digest
 
 
 def _has(path: Path, digest: str) -> bool:

@@ -6,7 +6,7 @@ import csv
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from inspect import getmodulename
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -192,15 +193,19 @@ def _version(distribution: str, path: tuple[str, ...]) -> str | None:
     return None if found is None else next(iter(_headers(found, "Version")), None)
 
 
-def packages() -> dict[str, Distribution]:
+def packages() -> Mapping[str, Distribution]:
     """Return all installed packages by normalised name."""
     return _by_name(tuple(sys.path))
 
 
 @cache
-def _by_name(path: tuple[str, ...]) -> dict[str, Distribution]:
-    """Return installed packages by name; the first of two with one name, as Python imports it."""
-    return {normalised(_name_of(found)): found for found in [*distributions()][::-1]}
+def _by_name(path: tuple[str, ...]) -> Mapping[str, Distribution]:
+    """Return installed packages by name; the first of two with one name, as Python imports it.
+
+    A plugin cannot add a name to the cached result.
+    """
+    every = [*distributions()][::-1]
+    return MappingProxyType({normalised(_name_of(found)): found for found in every})
 
 
 def requirements(distribution: str) -> tuple[Requirement, ...]:
@@ -227,13 +232,13 @@ def owners(top: str) -> tuple[str, ...]:
 
 
 @cache  # as importlib.metadata.packages_distributions of Python 3.12, in a tenth of its time
-def _owners(path: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _owners(path: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for distribution in distributions():
         declared = (distribution.read_text("top_level.txt") or "").split()
         for top in declared or sorted(_tops(distribution.read_text("RECORD") or "")):
             found[top] = (*found.get(top, ()), _name_of(distribution))
-    return found
+    return MappingProxyType(found)
 
 
 def _tops(record: str) -> set[str]:

@@ -603,6 +603,8 @@ CHEATS = (
         Cheat("audit_hook_warned", HARNESS, (11, 61), ("L1", "N2"), "FP32"),
         # Every step looks at the state, so it is warned in every step, and nothing is saved.
         Cheat("state_warned", HARNESS, (11, 61), ("N1",), "FP32"),
+        ("forged_owner", "11 61", "N1"),
+        ("class_without_code", "11 61", "N1"),
         ("evidence_rewritten", "49 61", "N1"),
         ("fork_server_rewritten", "11 61", "E1 E2 L1 P1"),
         ("fork_server_ended", "11 61", "E1 E2 L1 P1"),

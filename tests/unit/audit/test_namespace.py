@@ -63,11 +63,16 @@ def finding(
     return judge(evidence, baseline, patches, "namespace.json", "library.json")
 
 
-def met(origin: Origin, distribution: str | None = None) -> Finding:
+def met(
+    origin: Origin,
+    distribution: str | None = None,
+    type: str = "acme.Lazy",
+    what: str = "gradient",
+) -> Finding:
     """Return N1 of a run whose gradients were of a class of ``origin``."""
     stranger = Stranger(
-        what="gradient",
-        type="acme.Lazy",
+        what=what,
+        type=type,
         origin=origin,
         distribution=distribution,
         first_step=2,
@@ -93,13 +98,33 @@ def test_a_gradient_of_a_class_of_the_plugins_fails_and_the_class_is_named() -> 
     )
 
 
+SHARDED = "torch.distributed.tensor.DTensor"
+
+
+@pytest.mark.parametrize(
+    ("origin", "distribution", "type", "what"),
+    [
+        ("needed", "torch", "torch.sparse.SparseSemiStructuredTensor", "gradient"),
+        ("needed", "networkx", SHARDED, "gradient"),
+        ("unknown", None, SHARDED, "gradient"),
+        ("needed", "torch", SHARDED, "hook of all modules"),
+        ("python", None, "threading.Thread.run", "hook of all modules"),
+        ("library", "torchao", "torchao.hook", "signal handler"),
+    ],
+)
+def test_what_runs_any_function_it_is_given_fails_whosever_it_is(
+    origin: Origin, distribution: str | None, type: str, what: str
+) -> None:
+    assert met(origin, distribution, type, what).status is Status.FAIL
+
+
 @pytest.mark.parametrize("origin", ["library", "other", "unknown"])
 def test_a_class_of_nobody_known_fails(origin: Origin) -> None:
     assert met(origin, "acme-lib").status is Status.FAIL
 
 
 def test_a_class_of_torchs_or_of_a_known_package_passes_and_is_named() -> None:
-    assert met("needed", "torch").status is Status.PASS
+    assert met("needed", "torch", SHARDED).status is Status.PASS
     found = met("library", "torchao")
     assert (found.status, found.message[:40]) == (
         Status.PASS,

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llmb.observe import pairs
 from llmb.observe.callables import Callables, below, file_of, functions
 from llmb.reference import data as reference_data
 from llmb.reference import optimizer as reference_optimizer
@@ -89,6 +90,11 @@ def other_defaults_of_the_same_function(patch: pytest.MonkeyPatch) -> None:
 @replaces("llmb.reference.data.MASKED")
 def a_constant_of_llmb(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reference_data, "MASKED", 0.01)
+
+
+@replaces("llmb.observe.pairs._GRID")
+def the_contents_of_a_constant_of_llmb(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(pairs._GRID, "float64", 52)
 
 
 @replaces("llmb.reference.optimizer.len", "torch.nn.functional.len")
