@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from llmb.audit.distance import Gap, or_worst, total
-from llmb.audit.equivalence import within_excess
+from llmb.audit.equivalence import most_of_part, within_excess
 from llmb.audit.rule import Rule
 from llmb.audit.step_by_step import OF_A_STEP, USUAL
 from llmb.records.finding import Finding, Status
@@ -17,10 +17,6 @@ from llmb.records.finding import Finding, Status
 #: distance vary: by 1.2 times where a call has 64 logits. Products in INT8 in half of the calls are
 #: 2.1 honest errors off together, and 4.1 in each such call.
 _EACH = 1.5
-#: Largest distance of a call, and of a sequence, from the honest run, in its length; in a format
-#: with a larger honest error 1.6 of that error. Without any logits the distance is 1. Of honest
-#: runs in 4 bits with 12 layers the largest distance was 0.5, in a single call 0.75.
-_NOTHING, _OF_ROUGH = 0.95, 1.6
 #: Share of the words of an exponential race that differ, for each unit of the error of a logit.
 #: Measured: 0.2 to 0.4 (docs/adr/0080). The error in the limit is 2.25 honest errors. The most that
 #: a normal error with a small standard deviation s can change is 0.8 s.
@@ -84,7 +80,7 @@ class CallByCall:
         """
         self._honest, self._gaps = honest, compared
         self._times = within_excess(times, honest, runs=2)
-        self._most = max(_NOTHING, _OF_ROUGH * honest)
+        self._most = most_of_part(honest)
         self._count = len({call for call, _ in compared})
 
     def together(self) -> tuple[float, float]:
@@ -112,7 +108,7 @@ class CallByCall:
             for name, error in worst.items()
             if not error <= of_each
         ]
-        largest, odd = self._oddest()
+        largest, of_one, odd = self._oddest()
         faults += [*odd, *self._of_words(words)]
         share = f"{self._count} of {made} calls replayed"
         good = f"{share}: the logits of each sequence are as near to the honest run's as honest are"
@@ -124,7 +120,7 @@ class CallByCall:
             f"in one call {largest:.3g}{words.measured()}",
             honest=f"{self._honest:.3g}",
             limit=f"{self._times:.4g} times honest, {of_each / self._honest:.4g} for each call and "
-            f"sequence, {OF_A_STEP:g} for one in one call",
+            f"sequence, {of_one:.3g} for one in one call",
             basis="calibrated",
             observer="worker, honest run",
             evidence=evidence,
@@ -136,18 +132,25 @@ class CallByCall:
         size = math.sqrt(words.logits * len(self._gaps))
         return words.faults(self._times * self._honest, total(self._gaps.values()).length / size)
 
-    def _oddest(self) -> tuple[float, list[str]]:
-        """Return the largest distance of a sequence in a call, in usual lengths, and any fault."""
+    def _oddest(self) -> tuple[float, float, list[str]]:
+        """Return the largest distance of a sequence in a call, the limit, and any fault.
+
+        Both are in usual lengths.
+        """
         usual = total(self._gaps.values()).length / math.sqrt(len(self._gaps)) or 1.0
         distances = {where: one.distance / usual for where, one in self._gaps.items()}
         limit = max(OF_A_STEP, min(self._most, USUAL * statistics.median(distances.values())))
         (call, name), largest = max(distances.items(), key=_by_error)
         if largest <= limit:
-            return largest, []
-        return largest, [
-            f"the logits of {name} are {largest:.3g} of their length off in call {call} "
-            f"(limit {limit:.3g})"
-        ]
+            return largest, limit, []
+        return (
+            largest,
+            limit,
+            [
+                f"the logits of {name} are {largest:.3g} of their length off in call {call} "
+                f"(limit {limit:.3g})"
+            ],
+        )
 
 
 def _joined(gaps_of: Iterable[tuple[str, Gap]]) -> dict[str, float]:

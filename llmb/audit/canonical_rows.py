@@ -22,9 +22,11 @@ from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import JUDGED_SINCE
 
-#: A format of fewer bits may scale a stored parameter as a whole: small gradients of queries and
-#: keys then have the rounding errors of the gradients of values.
-_LEAST_BITS = 16
+#: Steps in fewer bits are not repeated exactly.
+_LEAST_BITS = 8
+#: A format with fewer bits of exponent may scale a stored parameter as a whole: small gradients of
+#: queries and keys then have the rounding errors of the gradients of values, as in INT8.
+_LEAST_EXPONENT_BITS = 4
 
 
 def of_bench(bench: Bench, ledger: LedgerEvidence) -> CanonicalRows:
@@ -46,7 +48,10 @@ def is_apart(precision: Precision, *, rough: bool) -> bool:
 
     ``rough``: no step can be repeated exactly (``llmb.records.draws.why_rough``).
     """
-    return precision.bits >= _LEAST_BITS and not rough
+    known = precision.judged_as
+    if rough or known is None or known.bits < _LEAST_BITS:
+        return False
+    return known.format is None or known.format.gradient.exponent_bits >= _LEAST_EXPONENT_BITS
 
 
 @dataclass(frozen=True)

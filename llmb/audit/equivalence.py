@@ -19,6 +19,8 @@ from llmb.records.finding import Finding
 #: Lower bound of the honest error: two kernels of one format differ by a last place.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
+#: Largest error of a part, and in a format with a larger honest error (``most_of_part``).
+_NOTHING, _OF_ROUGH = 0.95, 1.6
 LOSS = "loss"
 _LOSS_ULPS = 3
 _HONEST_LOSSES = 1.5
@@ -203,6 +205,15 @@ def within_excess(times: float, honest: float, runs: int = 1) -> float:
     return min(times, math.sqrt(runs + _MOST_EXCESS / honest**2))
 
 
+def most_of_part(honest: float) -> float:
+    """Return the largest error of a part for which something was computed.
+
+    Without any gradient the error is 1. Where the ``honest`` error is above 0.59, the result is 1.6
+    times that: of honest runs in 4 bits with 12 layers the largest error was 0.75.
+    """
+    return max(_NOTHING, _OF_ROUGH * honest)
+
+
 def overflowed(shown: Iterable[Array], precision: Precision) -> bool:
     """Tell whether a run with scaled gradients has a gradient that is not finite."""
     return precision.scales_loss and not all(map(_is_finite, shown))
@@ -362,7 +373,10 @@ class _GradientComparison:
         # times in a gain of 8 (Qwen3 in BF16): the limits are 5 and 3.83 instead of 2.
         known = {} if elements is None else elements
         times = {
-            name: sums.times(self._limits[1], honest[name]) + chance(known.get(name)) - 1
+            name: min(
+                sums.times(self._limits[1], honest[name]) + chance(known.get(name)) - 1,
+                most_of_part(honest[name]) / honest[name],
+            )
             for name in told
         }
         self._of_parts = {name: (told[name], honest[name], times[name]) for name in told}

@@ -136,7 +136,7 @@ class JudgedSteps:
         for of, names, times in groups:
             honest = max(usual, _error(ways, names))
             honest = _between(self._least, honest, self._most_of(names))
-            times = self._sums.times(times, honest)
+            times = min(self._sums.times(times, honest), equivalence.most_of_part(honest) / honest)
             yield Distance(step, of, _error([mine], names), honest, times)
 
     def _enough(self, name: str, number: int) -> bool:

@@ -73,7 +73,7 @@ class Canonical:
 
         A parameter that ``views`` leave out is found as without views.
         """
-        self.mapped = views is not None
+        self.mapped = bool(views)
         self._views = dict(views or {})
         #: Stored name -> canonical name, for parameters found without a map.
         self.by_stored: dict[str, str] = {}

@@ -71,6 +71,33 @@ class _Met:
     looks: int = 0
 
 
+class _Shards:
+    """Torch's DTensor, and the functions that it calls for operators."""
+
+    def __init__(self) -> None:
+        # Imported by ranks alone: 0.2 s.
+        from torch.distributed.tensor import DTensor
+
+        self.kind: Any = DTensor
+        self._dispatcher = self.kind._op_dispatcher
+        self._handlers = self._dispatcher._custom_op_handlers
+        self._known = dict(self._handlers)
+
+    def strange(self) -> Iterator[object]:
+        """Yield what a plugin has put in the place of torch's functions.
+
+        ``loss_parallel`` of torch adds functions for the length of a pass.
+        """
+        dispatcher = self.kind._op_dispatcher
+        if dispatcher is not self._dispatcher:
+            yield type(dispatcher)
+        elif dispatcher._custom_op_handlers is not self._handlers:
+            yield type(dispatcher._custom_op_handlers)
+        for operator, handler in self._handlers.items():
+            if self._known.get(operator) is not handler:
+                yield handler
+
+
 class Exactness:
     """Compares the types of all objects that a step consists of.
 
@@ -82,7 +109,7 @@ class Exactness:
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
         *("_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_seen"),
-        *("_signals", "_standing", "_steps", "_there", "compare", "see"),
+        *("_shards", "_signals", "_standing", "_steps", "_there", "compare", "see"),
     )
 
     def __init__(self, modules: Collection[ModuleType] = (), *, ranks: bool = False) -> None:
@@ -92,6 +119,7 @@ class Exactness:
         ``ranks``: the process is one of several ranks.
         """
         self._signals = sorted(signal.valid_signals())
+        self._shards = _Shards() if ranks else None
         #: References are held, to prevent reuse of an ``id``.
         self._there = [value for _, value in self._called_by_themselves()]
         self._steps = {kind: kind.step for kind in (AdamW, SGD)}
@@ -150,10 +178,10 @@ class Exactness:
     def _look_at(self, optimizer: Optimizer, step: int) -> None:
         for parameter in self._parameters:
             if type(parameter) is not nn.Parameter:
-                self._note("parameter", type(parameter), step)
+                self._note_tensor("parameter", parameter, step)
             gradient = parameter.grad
             if gradient is not None and type(gradient) is not Tensor:
-                self._note("gradient", type(gradient), step)
+                self._note_tensor("gradient", gradient, step)
         kind = type(optimizer)
         if kind not in self._steps:
             self._note("optimizer", kind, step)
@@ -176,7 +204,7 @@ class Exactness:
                 continue
             for value in values.values():
                 if type(value) is not Tensor:
-                    self._note("moment of a parameter", type(value), step)
+                    self._note_tensor("moment of a parameter", value, step)
 
     def _look_at_groups(self, optimizer: Optimizer, step: int) -> None:
         groups, stepped = optimizer.param_groups, list[nn.Parameter]()
@@ -216,6 +244,19 @@ class Exactness:
             handler = signal.getsignal(number)
             if callable(handler):
                 yield "signal handler", handler
+
+    def _note_tensor(self, what: str, value: object, step: int) -> None:
+        """Note the class of ``value``; of torch's DTensor also what computes in its place."""
+        shards = self._shards
+        if shards is None or type(value) is not shards.kind:
+            self._note(what, type(value), step)
+            return
+        self._note(what, shards.kind, step)
+        local = value._local_tensor  # type: ignore[attr-defined]
+        if type(local) not in (Tensor, nn.Parameter):
+            self._note(f"local part of a {what}", type(local), step)
+        for strange in shards.strange():
+            self._note("function of DTensor for an operator", strange, step)
 
     def _note(self, what: str, value: object, step: int) -> None:
         key = what, id(value)
@@ -327,7 +368,7 @@ def _is_active(member: object) -> bool:
         return False
     if kind.__module__ == "builtins":  # functions, methods and descriptors: see ``functions``
         return False
-    return hasattr(kind, "__call__") or hasattr(kind, "__get__")
+    return callable(member) or hasattr(kind, "__get__")
 
 
 def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:

@@ -59,8 +59,8 @@ class RecordedFiles:
         """Tell whether the package ``owner`` was installed with the file at ``path``.
 
         ``owner``: a normalised name. A file of Python must have the recorded content. A package
-        without a list of files, such as Debian's, has all files in the folder of packages. Generated
-        code lies in no file, only in the name of one: torch/x.py:codegen(f).
+        without a list of files, such as Debian's, has all files in the folder of packages.
+        Generated code lies in no file, only in the name of one: torch/x.py:codegen(f).
         """
         package = _AT_FIRST.get(owner)
         if package is None:

@@ -185,7 +185,9 @@ class Ranks:
             flight_recorder.keep(self._calls_folder, self.place.rank)
             said = self._cause(error)
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
-                raise RunFailedError(said) from error
+                # Ranks that refuse the same flag end alike, whichever rank is heard first.
+                alike = isinstance(error, LlmbError) and not self._is_of_others(error)
+                raise (type(error) if alike else RunFailedError)(said) from error
             if self.place.leads:  # the supervisors of ranks above 0 name the rank themselves
                 kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
                 raise (type(error) if isinstance(error, LlmbError) else kind)(said) from error

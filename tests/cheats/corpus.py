@@ -118,6 +118,10 @@ _MASKS_HIDE_WORDS = (
     "those kept, move it less (docs/adr/0086)"
 )
 _TWELVE = ("--num-hidden-layers=12",)
+_SIX = (
+    *("--hidden-size=128", "--intermediate-size=256"),
+    *("--num-hidden-layers=6", "--sequence-length=64"),
+)
 _WIDER = ("--hidden-size=512", "--intermediate-size=1376", "--num-hidden-layers=6")
 _BETWEEN = (
     "an honest run rounds to 16 bits between the products. With float32 between, INT8 in small "
@@ -193,6 +197,15 @@ CHEATS = (
             outcome=UNVERIFIED,
         ),
         Cheat("keys_without_gradient", SKIPPED, (11, 15), ("L1",), flags=_TWELVE),
+        Cheat("keys_and_queries_without_backward", SKIPPED, (11, 15), ("L1",), "FP8", flags=_SIX),
+        Cheat(
+            "queries_and_keys_without_backward_in_four_bits",
+            SKIPPED,
+            (11, 15),
+            ("G1",),
+            "MXFP4",
+            flags=_SIX,
+        ),
         ("branch_without_backward", "15", "E1 E2 L1 P1"),
         ("frozen", "16", "W1"),
         ("frozen_in_steps", "16 17", "O1"),
@@ -605,6 +618,13 @@ CHEATS = (
         Cheat("state_warned", HARNESS, (11, 61), ("N1",), "FP32"),
         ("forged_owner", "11 61", "N1"),
         ("class_without_code", "11 61", "N1"),
+        Cheat(
+            "shards_where_read",
+            HARNESS,
+            (11, 61),
+            ("N1",),
+            flags=("--nproc=2", "--dp-shard=2", "--batch-size=2"),
+        ),
         ("evidence_rewritten", "49 61", "N1"),
         ("fork_server_rewritten", "11 61", "E1 E2 L1 P1"),
         ("fork_server_ended", "11 61", "E1 E2 L1 P1"),
@@ -647,6 +667,7 @@ TWINS = (
     Twin("honest_other_kernels"),
     Twin("honest_other_kernels", "FP32"),
     Twin("honest_fused"),
+    Twin("honest_fused_fp8", "FP8"),
     Twin("honest_autocast"),
     Twin("honest_foreach"),
     Twin("honest_fused_adamw"),

@@ -5,8 +5,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-
 from llmb.plugin import hookimpl
 
 CODE = """
