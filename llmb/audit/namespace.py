@@ -32,8 +32,8 @@ _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
 #: given. Example: ``SparseSemiStructuredTensor`` has a table of functions for each operator.
 _SHARDED = "torch", "torch.distributed.tensor.DTensor"
 _TENSORS = ("parameter", "gradient", "moment of a parameter", "result of the model")
-#: Packages besides torch with classes that may stand in for tensors.
-_OF_FORMATS = ("torchao",)
+#: The package whose classes parameters may have, for FP8 among ranks.
+_OF_FORMATS = "torchao"
 _few = partial(few, most=3, between="; ")
 #: What an honest plugin does instead, by kind of the unexpected object.
 _ADVICE = {
@@ -224,7 +224,7 @@ def _said(r: Replacement) -> str:
 
 
 def _is_known(stranger: Stranger) -> bool:
-    """Tell whether a class of torch or torchao stands in for tensors.
+    """Tell whether a class of torch stands in for tensors, or one of torchao for parameters.
 
     No callback is known: Python and torch have objects that call any function, such as
     ``functools.partial`` and ``threading.Thread.run``.
@@ -232,7 +232,8 @@ def _is_known(stranger: Stranger) -> bool:
     if stranger.what not in _TENSORS:
         return False
     whose = stranger.distribution, stranger.type
-    return whose == _SHARDED or stranger.distribution in _OF_FORMATS
+    is_stored = stranger.what == "parameter" and stranger.distribution == _OF_FORMATS
+    return whose == _SHARDED or is_stored
 
 
 def _met(stranger: Stranger) -> str:

@@ -13,9 +13,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial, partialmethod
 from operator import is_
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -339,9 +340,8 @@ def owner_of(value: object, origins: Origins) -> CodeOrigin:
     places = []
     for kind in kinds:
         places.append(origins.of_module(kind.__module__) if _is_held(kind) else UNKNOWN)
-        for member in vars(kind).values():
-            inside = vars(member).values() if _is_active(member) else ()
-            made_of += (f for part in (member, *inside) for f in functions(part))
+        inside = (part for member in vars(kind).values() for part in _inside(member))
+        made_of += (function for part in inside for function in functions(part))
     places += (_of_code(function.__code__, origins) for function in made_of)
     return max(places, key=lambda place: _TRUST.index(place.origin), default=UNKNOWN)
 
@@ -355,20 +355,34 @@ def _behind(kind: type) -> Iterator[type]:
     waiting, seen = [kind], {*_EVERYBODYS, type, object}
     while waiting:
         for one in waiting.pop().__mro__:
-            if one not in seen:
-                seen.add(one)
-                yield one
-                waiting += (type(one), *map(type, filter(_is_active, vars(one).values())))
+            if one in seen:
+                continue
+            seen.add(one)
+            yield one
+            acting = (part for member in vars(one).values() for part in _inside(member))
+            waiting += (type(one), *(type(part) for part in acting if _acts(part)))
 
 
-def _is_active(member: object) -> bool:
-    """Tell whether ``member`` of a class acts as a method by code that a Python class defines."""
-    kind = type(member)
-    if isinstance(member, type) or not hasattr(kind, "__dict__") or not hasattr(member, "__dict__"):
-        return False
-    if kind.__module__ == "builtins":  # functions, methods and descriptors: see ``functions``
-        return False
-    return callable(member) or hasattr(kind, "__get__")
+def _inside(member: object) -> Iterator[object]:
+    """Yield ``member`` of a class, or what it wraps. Example: the three functions of a property."""
+    inside: tuple[object, ...] = ()
+    if isinstance(member, property):
+        inside = member.fget, member.fset, member.fdel
+    elif isinstance(member, (staticmethod, classmethod, MethodType)):
+        inside = member.__func__, getattr(member, "__self__", None)
+    elif isinstance(member, (partial, partialmethod)):
+        inside = member.func, *member.args, *member.keywords.values()
+    if not inside:
+        yield member
+    for one in inside:
+        yield from _inside(one)
+
+
+def _acts(part: object) -> bool:
+    """Tell whether ``part`` acts as a method, and is neither a class nor one of Python's own."""
+    kind = type(part)
+    is_pythons = kind.__module__ == "builtins" or isinstance(part, type)
+    return not is_pythons and (callable(part) or hasattr(kind, "__get__"))
 
 
 def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:

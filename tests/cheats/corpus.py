@@ -83,6 +83,10 @@ def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = Fals
 
 #: Runs that train nothing.
 _FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
+_AVERAGED = (
+    *("--workload=litgpt-forward", "--hidden-size=512", "--intermediate-size=1376"),
+    *("--num-hidden-layers=4", "--sequence-length=256", "--timed-steps=5"),
+)
 _GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
 _LOGITS = ("E1", "G1", "P1")
 #: With a tied head, heads of a size of their own, and few words: qwen3-0.6b has 151,936.
@@ -360,6 +364,16 @@ CHEATS = (
     ),
     *_cheats(
         PRECISION,
+        Cheat(
+            "attention_averaged",
+            SKIPPED,
+            (11, 25),
+            (),
+            "FP8",
+            flags=_AVERAGED,
+            unseen="with random weights attention is nearly a mean, and FP8 with one scale for a "
+            "tensor is rougher than that (docs/adr/0092)",
+        ),
         Cheat("tf32_under_fp32", PRECISION, (37,), ("E1", "E2", "L1", "P1"), "FP32"),
         Cheat(
             "autocast_under_fp32", PRECISION, (38,), ("E1", "E2", "L1", "P1", "P2"), "FP32", _FULL

@@ -9,7 +9,7 @@ import pytest
 
 from llmb.audit.call_by_call import CallByCall
 from llmb.audit.distance import Gap
-from llmb.audit.equivalence import within_excess
+from llmb.audit.equivalence import most_of_part, within_excess
 from llmb.audit.ledger import L1
 from llmb.records.finding import Finding, Status
 
@@ -55,3 +55,12 @@ def test_a_rough_format_leaves_a_fifth_of_the_squared_length(
     honest: float, runs: int, limit: float
 ) -> None:
     assert within_excess(1.5, honest, runs) == pytest.approx(limit, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("honest", "most"), [(0.01, 0.95), (0.5, 0.95), (0.62, 0.992), (0.9, 1.44)]
+)
+def test_a_part_of_which_nothing_was_computed_is_beyond_the_limit(
+    honest: float, most: float
+) -> None:
+    assert most_of_part(honest) == pytest.approx(most)

@@ -1,4 +1,4 @@
-"""Elements of several parameters in one stored parameter are judged apart (16 bits or more)."""
+"""Elements of several parameters in one stored parameter are judged apart."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import pytest
 from llmb.audit.canonical_rows import CanonicalRows, is_apart
 from llmb.audit.compared_rows import ComparedRows
 from llmb.config import BF16, FP32, Precision
+from llmb.formats import Element, Format
 from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 
+INTEGERS = Format(Element(0, 7, 127 / 128, scale="float32"))
 Q, K, OTHER = "layers.0.q.weight", "layers.0.k.weight", "layers.1.q.weight"
 WEIGHTS = WeightsEvidence(
     pristine=tuple(
@@ -84,10 +86,23 @@ def test_plainly_stored_parameters_are_called_as_the_model_calls_them() -> None:
     assert form([0, 1, 2, 300, 301]).names == [Q, "w"]
 
 
-def test_narrow_formats_and_directions_are_judged_as_stored() -> None:
-    eight = Precision(name="FP8", dtype="bfloat16", bits=8)
-    assert is_apart(BF16, rough=False)
-    assert is_apart(FP32, rough=False)
-    assert not is_apart(BF16, rough=True)
-    assert not is_apart(eight, rough=False)
+@pytest.mark.parametrize(
+    ("precision", "rough", "apart"),
+    [
+        (BF16, False, True),
+        (FP32, False, True),
+        (BF16, True, False),
+        (Precision(name="FP8", dtype="bfloat16", bits=8), False, True),
+        (Precision(name="INT8", dtype="bfloat16", bits=8, format=INTEGERS), False, False),
+        (Precision(name="MXFP4", dtype="bfloat16", bits=4), False, False),
+        (Precision(name="ACME", dtype="bfloat16", bits=8), False, False),
+    ],
+)
+def test_parameters_are_judged_apart_unless_one_scale_may_hide_the_small_ones(
+    precision: Precision, *, rough: bool, apart: bool
+) -> None:
+    assert is_apart(precision, rough=rough) is apart
+
+
+def test_what_is_not_judged_apart_is_judged_as_stored() -> None:
     assert form(apart=False).rows(ROWS).every() == ROWS

@@ -110,6 +110,7 @@ SHARDED = "torch.distributed.tensor.DTensor"
         ("needed", "torch", SHARDED, "hook of all modules"),
         ("python", None, "threading.Thread.run", "hook of all modules"),
         ("library", "torchao", "torchao.hook", "signal handler"),
+        ("library", "torchao", "torchao.float8.Float8Tensor", "gradient"),
     ],
 )
 def test_what_runs_any_function_it_is_given_fails_whosever_it_is(
@@ -125,10 +126,10 @@ def test_a_class_of_nobody_known_fails(origin: Origin) -> None:
 
 def test_a_class_of_torchs_or_of_a_known_package_passes_and_is_named() -> None:
     assert met("needed", "torch", SHARDED).status is Status.PASS
-    found = met("library", "torchao")
+    found = met("library", "torchao", what="parameter")
     assert (found.status, found.message[:40]) == (
         Status.PASS,
-        "beside torch's own: gradient: acme.Lazy ",
+        "beside torch's own: parameter: acme.Lazy",
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from llmb.errors import UsageError
 from llmb.observe.canonical import Canonical, Origin
+from llmb.plugin import ParameterView
 
 
 class Layer(nn.Module):
@@ -34,9 +35,12 @@ class Around(nn.Module):
 NAMES = ("model.norm.weight", "norm.weight")
 
 
-def test_an_untouched_model_is_its_own_canonical_form() -> None:
+@pytest.mark.parametrize("views", [None, {}])
+def test_an_untouched_model_is_its_own_canonical_form(
+    views: dict[str, ParameterView] | None,
+) -> None:
     model = Layer()
-    found = Canonical(Origin(model), model, None)
+    found = Canonical(Origin(model), model, views)
     assert found.names == NAMES
     assert found.by_stored == {name: name for name in NAMES}
     assert (found.mapped, found.missing, found.padding) == (False, (), ())
@@ -212,13 +216,6 @@ def test_what_a_map_leaves_out_and_the_model_lost_is_missing() -> None:
     stored = nn.Parameter(torch.zeros(4, 3))
     found = Canonical(Origin(Layer()), nn.Module(), {"norm.weight": View(stored, 0)})
     assert found.missing == ("model.norm.weight",)
-
-
-def test_an_empty_map_is_a_map() -> None:
-    model = Layer()
-    found = Canonical(Origin(model), model, {})
-    assert (found.mapped, found.missing) == (True, ())
-    assert Canonical(Origin(model), nn.Module(), {}).missing == NAMES
 
 
 def test_a_map_without_a_value_is_named() -> None:

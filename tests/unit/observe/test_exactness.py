@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
+import json
 import signal
 import sys
 from collections import defaultdict
@@ -299,6 +301,56 @@ def test_a_class_that_was_put_into_torchs_module_is_known_by_its_code(
     disguised = type("Disguised", (Tensor,), inside)
     monkeypatch.setattr(torch.masked, "Disguised", disguised, raising=False)
     assert origin_of(disguised) == "unknown"
+
+
+class Acts:
+    """An object that stands for a method, and is no function."""
+
+    def __call__(self, *arguments: object, **named: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "method",
+    [Acts(), functools.partial(Acts()), functools.partialmethod(Acts.__call__), property(Acts())],
+)
+def test_a_class_is_whose_objects_act_as_its_methods(
+    method: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type("Decoder", (Tensor,), {"__module__": "json", "__torch_function__": method})
+    monkeypatch.setattr(json, "Decoder", kind, raising=False)
+    assert origin_of(kind) == "unknown"
+
+
+def test_a_class_whose_metaclass_is_a_plugins_is_the_plugins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Meta(type(Tensor)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return True
+
+    kind = Meta("Decoder", (Tensor,), {"__module__": "json"})
+    monkeypatch.setattr(json, "Decoder", kind, raising=False)
+    assert origin_of(kind) == "unknown"
+
+
+def test_a_class_with_nothing_of_its_own_is_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("Decoder", (Tensor,), {"__module__": "json"})
+    monkeypatch.setattr(json, "Decoder", kind, raising=False)
+    assert origin_of(kind) == "needed"
+
+
+def test_a_file_that_torch_was_not_installed_with_is_not_torchs(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = install(site, "networkx", {}, {"acme_llmb.py": "def f(): ...\n"})
+    (info / "top_level.txt").write_text("acme_llmb\n")
+    (info / "RECORD").write_text("acme_llmb.py,,\n")
+    acme = importlib.import_module("acme_llmb")
+    assert owner_of(acme.f, Origins("tests", "llmb-tests")).origin == "unknown"
+    inside = Path(torch.__file__).with_name("acme.py")
+    assert Origins("tests", "llmb-tests").of(torch.__file__).origin == "needed"
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert Origins("tests", "llmb-tests").of(str(inside)).origin == "unknown"
 
 
 def test_a_function_with_a_constant_that_is_no_number_is_its_files(

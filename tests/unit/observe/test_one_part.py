@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +83,8 @@ def test_a_module_that_was_fused_into_another_is_missing_and_the_reason_names_it
     origin = Origin(model)
     mlp = model.get_submodule("model.layers.1.mlp")
     mlp.fused, mlp.up_proj = mlp.up_proj, None
-    seen = one_part.find(UP, model, Canonical(origin, model, {}))
+    view: Any = SimpleNamespace(padding=())
+    seen = one_part.find(UP, model, Canonical(origin, model, {UP.parameter: view}))
     assert seen.module is None
     assert seen.why == f"the post-processed model has no module {UP.module}"
 

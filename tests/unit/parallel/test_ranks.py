@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from llmb.config import RankAddress
-from llmb.errors import RunFailedError
+from llmb.errors import LlmbError, RunFailedError, UsageError
 from llmb.parallel import ranks as module
 from llmb.parallel.ranks import Ranks, _differences, _wait_for_all, abort_collectives
 from tests.unit.builders_runtime import run_config
@@ -41,6 +42,26 @@ def test_a_port_that_another_program_has_is_named_with_what_to_do() -> None:
         f"rank 0 cannot listen at 127.0.0.1:{port}, where another program does: set MASTER_PORT "
         "to a free port"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "raised"),
+    [
+        (UsageError("--tp 2: no"), "rank 1: --tp 2: no", UsageError),
+        (UsageError("--tp 2: no"), "rank 0: --tp 2: no", UsageError),
+        (RuntimeError("Connection closed by peer"), "rank 1: --tp 2: no", RunFailedError),
+        (ValueError("what"), "rank 1: --tp 2: no", RunFailedError),
+    ],
+)
+def test_what_all_ranks_refuse_ends_alike_whichever_rank_was_heard_first(
+    error: Exception, first: str, raised: type[Exception], tmp_path: Path
+) -> None:
+    ranks = Ranks.__new__(Ranks)
+    ranks.place, ranks._calls_folder = place(0, 2), tmp_path
+    ranks.lookout = cast(Any, SimpleNamespace(blame=lambda _: first, fail=lambda _: first))
+    with pytest.raises(LlmbError) as found:
+        ranks.__exit__(type(error), error, None)
+    assert (type(found.value), str(found.value)) == (raised, first)
 
 
 class Met:
