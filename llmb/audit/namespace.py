@@ -64,12 +64,14 @@ N1 = Rule(
     "result, parameters, gradients, optimizer and its state, and hooks, modes, tracers and "
     "handlers; in each pause all functions and kernels that llmb reads a step with",
     limit="none replaced; replacements by a library's import are named, declared patches are "
-    "flagged; types are types of torch and of few known packages",
+    "flagged; types are torch's own (among ranks DTensor, with local parts of torch's own type; "
+    "parameters may have classes of torchao); no callback, mode or hook of all modules",
     cannot_see="native code that patches machine code; code of a plugin in the module of a "
     "library, if the import of the library replaces a function that llmb reads with, such as "
-    "torch.Tensor.to; Python's frames, if logging or torch reads a frame for the plugin: the "
-    "plugin finds the objects of the loop in the frame, and knows the sampled indices before llmb "
-    "reads the elements (weight gradients made only there: a third of the FLOPs at most)",
+    "torch.Tensor.to; functions that a plugin registers with a class of torchao; Python's frames, "
+    "if logging or torch reads a frame for the plugin: the plugin finds the objects of the loop "
+    "in the frame, and knows the sampled indices before llmb reads the elements (weight gradients "
+    "made only there: a third of the FLOPs at most)",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,
     causes=(
