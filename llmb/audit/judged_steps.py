@@ -88,7 +88,7 @@ class JudgedSteps:
         the model's parameters. A stored parameter with another name holds several of them, for
         example every ``o_proj``, and has the limit of a kind.
         """
-        self._model, self._sums = model, sums
+        self._model, self._sums, self._precision = model, sums, precision
         self._steps, self._worker, self._honest = steps, worker, honest
         self._last, self._least = last, equivalence.least_error(precision)
         known = precision.judged_as
@@ -136,7 +136,8 @@ class JudgedSteps:
         for of, names, times in groups:
             honest = max(usual, _error(ways, names))
             honest = _between(self._least, honest, self._most_of(names))
-            times = min(self._sums.times(times, honest), equivalence.most_of_part(honest) / honest)
+            most = equivalence.most_times_of_part(honest, self._precision)
+            times = min(self._sums.times(times, honest), most)
             yield Distance(step, of, _error([mine], names), honest, times)
 
     def _enough(self, name: str, number: int) -> bool:

@@ -248,9 +248,10 @@ class Exactness:
 
     def _note_tensor(self, what: str, value: object, step: int) -> None:
         """Note the class of ``value``; of torch's DTensor also what computes in its place."""
-        shards = self._shards
-        if shards is None or type(value) is not shards.kind:
-            self._note(what, type(value), step)
+        shards, kind = self._shards, type(value)
+        if shards is None or kind is not shards.kind:
+            alone = " of a single rank" * (shards is None and kind.__qualname__ == "DTensor")
+            self._note(f"{what}{alone}", kind, step)
             return
         self._note(what, shards.kind, step)
         local = value._local_tensor  # type: ignore[attr-defined]

@@ -6,7 +6,6 @@ Origins are derived from file locations and package metadata; nothing is importe
 from __future__ import annotations
 
 import getpass
-import json
 import re
 import sys
 import sysconfig
@@ -17,13 +16,12 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import llmb
 from llmb.config import environment
 from llmb.errors import UnavailableError
 from llmb.observe.closed_components import _closure
-from llmb.observe.recorded_files import RecordedFiles
+from llmb.observe.recorded_files import RecordedFiles, source_of
 from llmb.plugin.discovery import (
     mentioned,
     normalised,
@@ -191,15 +189,10 @@ def _files_of(module: str) -> Path | None:
 
 
 def _source_folder(name: str) -> Path | None:
-    """Return the source folder of a package installed in place, None for other packages."""
     try:
-        text = distribution(name).read_text("direct_url.json")
-        described = json.loads(text or "{}")
-    except (PackageNotFoundError, ValueError):
+        return source_of(distribution(name))
+    except PackageNotFoundError:
         return None
-    url = urlsplit(described.get("url", ""))
-    in_place = described.get("dir_info", {}).get("editable") and url.scheme == "file"
-    return Path(unquote(url.path)).resolve() if in_place else None
 
 
 def _needed_by_everybody() -> set[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from llmb.plugin.discovery import packages
 
@@ -59,12 +61,16 @@ class RecordedFiles:
         """Tell whether the package ``owner`` was installed with the file at ``path``.
 
         ``owner``: a normalised name. A file of Python must have the recorded content. A package
-        without a list of files, such as Debian's, has all files in the folder of packages.
-        Generated code lies in no file, only in the name of one: torch/x.py:codegen(f).
+        without a list of files, such as Debian's, has all files in the folder of packages; a
+        package installed in place has all files of its source folder. Generated code lies in no
+        file, only in the name of one: torch/x.py:codegen(f).
         """
         package = _AT_FIRST.get(owner)
         if package is None:
             return False
+        source = source_of(package)
+        if source is not None and path.is_relative_to(source):
+            return True
         folder = Path(str(package.locate_file(""))).resolve()
         if not path.is_relative_to(folder):
             return False
@@ -95,6 +101,17 @@ class RecordedFiles:
         for one in _recorded():
             found.setdefault(one.place.name, []).append(one)
         return found
+
+
+def source_of(package: Distribution) -> Path | None:
+    """Return the source folder of a package installed in place, None for other packages."""
+    try:
+        described = json.loads(package.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return None
+    url = urlsplit(described.get("url", ""))
+    in_place = described.get("dir_info", {}).get("editable") and url.scheme == "file"
+    return Path(unquote(url.path)).resolve() if in_place else None
 
 
 def _recorded() -> Iterator[RecordedFile]:

@@ -6,11 +6,14 @@ import base64
 import hashlib
 import importlib
 import os
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 
+from llmb.observe import recorded_files
 from llmb.observe.origins import Origins
+from llmb.observe.recorded_files import RecordedFiles
 from tests.unit.builders_runtime import install
 
 CORE, CODE = "acme_runtime/core.py", "FAST = True\n"
@@ -98,3 +101,36 @@ def test_a_deleted_library_is_unknown_though_a_recorded_file_has_taken_its_place
     cached: Path,
 ) -> None:
     assert found(f"{cached} (deleted)")[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("record", "url", "file", "belongs"),
+    [
+        ("acme/a.py,{digest},\n", "", "acme/a.py", True),
+        ("acme/a.py,sha256=other,\n", "", "acme/a.py", False),
+        ("acme/a.py,,\n", "", "acme/a.py", False),
+        ("acme/b.so,,\n", "", "acme/b.so", True),
+        ("acme/a.py,{digest},\n", "", "acme/b.so", False),
+        ("acme/a.py,{digest},\n", "", "acme/a.py:codegen(f)", True),
+        ("", "", "acme/b.so", True),
+        ("acme/a.py,{digest},\n", "", "../more/c.py", False),
+        ("acme/a.py,{digest},\n", "more", "../more/c.py", True),
+    ],
+)
+def test_a_package_has_the_files_that_were_installed_with_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch, record: str, url: str, file: str, *, belongs: bool
+) -> None:
+    for name in ("acme/a.py", "acme/b.so", "../more/c.py"):
+        (site / name).parent.mkdir(exist_ok=True)
+        (site / name).write_text(CODE)
+    info = install(site, "acme", {})
+    (info / "RECORD").write_text(record.format(digest=row("a", CODE).split(",")[1]))
+    if url:
+        folder = (site.parent / url).resolve().as_uri()
+        (info / "direct_url.json").write_text(
+            f'{{"url": "{folder}", "dir_info": {{"editable": true}}}}'
+        )
+    known = {"acme": PathDistribution(info)}
+    monkeypatch.setattr(recorded_files, "_AT_FIRST", known)
+    assert RecordedFiles().belongs((site / file).resolve(), "acme") is belongs
+    assert not RecordedFiles().belongs((site / file).resolve(), "other")
