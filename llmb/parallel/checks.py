@@ -130,7 +130,8 @@ def _slices(request: RunRequest, shape: Shape) -> Iterator[str]:
         ("words of the vocabulary", shape.vocab_size),
     ):
         if size % mesh.tp:
-            yield f"--tp {mesh.tp} does not divide the {size} {what}"
+            do = f"use a divisor of {size}" if size > 1 else "leave --tp out"
+            yield f"--tp {mesh.tp} does not divide the {size} {what}: {do}"
     if mesh.sequence_parallel and shape.sequence_length % mesh.tp:
         yield (
             f"--sequence-parallel: --tp {mesh.tp} does not divide the sequence of "
