@@ -99,7 +99,9 @@ class Origins:
             path = path.resolve()
         if not path.is_absolute():
             return CodeOrigin("unknown", None, file)
-        if path.is_relative_to(_LLMB):
+        if path.is_relative_to(_LLMB) and (
+            not self._is_installed or self._recorded.belongs(path, "llmb")
+        ):
             return CodeOrigin("llmb", None, _below(path, _LLMB))
         if self._plugin_files is not None and path.is_relative_to(self._plugin_files):
             return CodeOrigin("plugin", self._plugin, _below(path, self._plugin_files))
@@ -161,6 +163,14 @@ class Origins:
         """Every folder that packages are imported from, except Python's own."""
         folders = {Path(entry or ".").resolve() for entry in sys.path}
         return tuple(folder for folder in folders - {*self._python_folders} if folder.exists())
+
+    @cached_property
+    def _is_installed(self) -> bool:
+        """Whether llmb runs from the files of an installed package, and not from a checkout.
+
+        Another package may put files into llmb's folder.
+        """
+        return self._recorded.belongs(_LLMB / "__init__.py", "llmb")
 
     @cached_property
     def _python_folders(self) -> tuple[Path, ...]:

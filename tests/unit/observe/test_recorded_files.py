@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import llmb
 from llmb.observe import recorded_files
 from llmb.observe.origins import Origins
 from llmb.observe.recorded_files import RecordedFiles
@@ -134,3 +135,19 @@ def test_a_package_has_the_files_that_were_installed_with_it(
     monkeypatch.setattr(recorded_files, "_AT_FIRST", known)
     assert RecordedFiles().belongs((site / file).resolve(), "acme") is belongs
     assert not RecordedFiles().belongs((site / file).resolve(), "other")
+
+
+def test_a_file_that_another_package_puts_into_llmbs_folder_is_not_llmbs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(llmb.__file__).parent
+    digest = row("a", (folder / "__init__.py").read_text()).split(",")[1]
+    info = tmp_path / "llmb-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text(f"llmb/__init__.py,{digest},\n")
+    package = PathDistribution(info)
+    monkeypatch.setattr(package, "locate_file", lambda name: folder.parent / name)
+    assert Origins("tests", "llmb-tests").of(str(folder / "config.py")).origin == "llmb"
+    monkeypatch.setattr(recorded_files, "_AT_FIRST", {"llmb": package})
+    assert Origins("tests", "llmb-tests").of(str(folder / "__init__.py")).origin == "llmb"
+    assert Origins("tests", "llmb-tests").of(str(folder / "config.py")).origin != "llmb"
