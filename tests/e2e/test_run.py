@@ -489,7 +489,7 @@ def test_a_worker_is_told_neither_start_nor_the_seed_nor_the_nonce_of_the_run(
     assert configs[0] == configs[1]
     assert configs[0]["seed"] != 7
     kinds = {e["message"]["kind"] for heard in tapped.values() for e in heard if "message" in e}
-    assert kinds == {"step", "proceed", "audit", "keep"}, "after the work order"
+    assert kinds == {"step", "draw", "proceed", "audit", "keep"}, "after the work order"
 
 
 def test_every_step_of_a_run_has_a_seed_of_its_own(tapped: dict[int, list[dict]]) -> None:
