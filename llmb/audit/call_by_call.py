@@ -135,22 +135,17 @@ class CallByCall:
     def _oddest(self) -> tuple[float, float, list[str]]:
         """Return the largest distance of a sequence in a call, the limit, and any fault.
 
-        Both are in usual lengths.
+        Distance and limit are in usual lengths of a sequence's logits.
         """
         usual = total(self._gaps.values()).length / math.sqrt(len(self._gaps)) or 1.0
         distances = {where: one.distance / usual for where, one in self._gaps.items()}
         limit = max(OF_A_STEP, min(self._most, USUAL * statistics.median(distances.values())))
         (call, name), largest = max(distances.items(), key=_by_error)
-        if largest <= limit:
-            return largest, limit, []
-        return (
-            largest,
-            limit,
-            [
-                f"the logits of {name} are {largest:.3g} of their length off in call {call} "
-                f"(limit {limit:.3g})"
-            ],
+        fault = (
+            f"the logits of {name} are {largest:.3g} of their length off in call {call} "
+            f"(limit {limit:.3g})"
         )
+        return largest, limit, [] if largest <= limit else [fault]
 
 
 def _joined(gaps_of: Iterable[tuple[str, Gap]]) -> dict[str, float]:

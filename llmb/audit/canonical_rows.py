@@ -22,8 +22,6 @@ from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import JUDGED_SINCE
 
-#: Steps in fewer bits are not repeated exactly.
-_LEAST_BITS = 8
 #: A format with fewer bits of exponent may scale a stored parameter as a whole: small gradients of
 #: queries and keys then have the rounding errors of the gradients of values, as in INT8.
 _LEAST_EXPONENT_BITS = 4
@@ -49,7 +47,7 @@ def is_apart(precision: Precision, *, rough: bool) -> bool:
     ``rough``: no step can be repeated exactly (``llmb.records.draws.why_rough``).
     """
     known = precision.judged_as
-    if rough or known is None or known.bits < _LEAST_BITS:
+    if rough or known is None:
         return False
     return known.format is None or known.format.gradient.exponent_bits >= _LEAST_EXPONENT_BITS
 

@@ -28,8 +28,8 @@ from llmb.records.run_record import DeclaredPatch
 #: Packages that no library and no declaration may replace (docs/plugins.md): optimizer, harness,
 #: Python itself and Python's clock.
 _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
-#: Torch's only class that may stand in for a plain tensor. Other classes of torch run what they are
-#: given. Example: ``SparseSemiStructuredTensor`` has a table of functions for each operator.
+#: Package and name of torch's only class that may stand in for a plain tensor. Other classes of
+#: torch call functions of a plugin. Example: ``SparseSemiStructuredTensor`` has a table of them.
 _SHARDED = "torch", "torch.distributed.tensor.DTensor"
 _TENSORS = ("parameter", "gradient", "moment of a parameter", "result of the model")
 #: The package whose classes parameters may have, for FP8 among ranks.
@@ -228,14 +228,13 @@ def _said(r: Replacement) -> str:
 def _is_known(stranger: Stranger) -> bool:
     """Tell whether a class of torch stands in for tensors, or one of torchao for parameters.
 
-    No callback is known: Python and torch have objects that call any function, such as
-    ``functools.partial`` and ``threading.Thread.run``.
+    A callback is never known: objects of Python and torch call any function of a plugin. Examples:
+    ``functools.partial``, ``threading.Thread.run``.
     """
-    if stranger.what not in _TENSORS:
-        return False
-    whose = stranger.distribution, stranger.type
-    is_stored = stranger.what == "parameter" and stranger.distribution == _OF_FORMATS
-    return whose == _SHARDED or is_stored
+    if stranger.what == "parameter" and stranger.distribution == _OF_FORMATS:
+        return True
+    is_sharded = (stranger.distribution, stranger.type) == _SHARDED
+    return is_sharded and stranger.what in _TENSORS
 
 
 def _met(stranger: Stranger) -> str:

@@ -168,9 +168,8 @@ def _places(bench: Bench) -> Iterator[tuple[list[str], list[int], Sequence[int]]
     if ledger is not None and bench.read(VALUES) is not None:
         where = bench.whole_numbers(VALUES).get(audited.WHERE)
         counts = [one.elements for one in ledger.segments]
-        if (
-            counts and where is not None and len(where) % sum(counts) == 0
-        ):  # rule L1 fails otherwise
+        # Rule L1 fails if the places are no whole rows.
+        if counts and where is not None and len(where) % sum(counts) == 0:
             yield [one.name for one in ledger.segments], counts, where
     if bench.read(STEP_VALUES) is None:
         return

@@ -38,7 +38,8 @@ _ALIAS = "torch", "Storage"
 _STORED_AS = ("FloatStorage", "DoubleStorage", "HalfStorage", "BFloat16Storage")
 CACHED = type(functools.lru_cache(lambda: None))
 METHODS = (staticmethod, classmethod, property)
-#: A plugin could fill or empty these in place: the name would keep the same object.
+#: Kinds of tables whose contents are compared: a plugin could fill or empty a table, and the name
+#: of the table would keep the same object.
 _CONTAINERS = (dict, list, set, deque)
 #: Identity of an object, like ``id`` but without an audit event, which takes 20 times as long.
 _which = object.__hash__
@@ -445,7 +446,7 @@ def _face(value: Any, known: _Face | None = None) -> _Face:
 
 
 def _contents(value: Any, depth: int = _DEEPEST) -> Iterator[object]:
-    """Yield what ``value`` holds, and what containers in ``value`` hold."""
+    """Yield keys and values of the container ``value``, and of containers inside, 4 deep."""
     items = list(value)
     if type(value) is dict:
         items += value.values()

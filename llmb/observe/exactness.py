@@ -73,7 +73,7 @@ class _Met:
 
 
 class _Shards:
-    """Torch's DTensor, and the functions that it calls for operators."""
+    """Torch's DTensor, and the functions that DTensor calls for operators, before any plugin."""
 
     def __init__(self) -> None:
         # Imported by ranks alone: 0.2 s.
@@ -85,9 +85,9 @@ class _Shards:
         self._known = dict(self._handlers)
 
     def strange(self) -> Iterator[object]:
-        """Yield what a plugin has put in the place of torch's functions.
+        """Yield functions, or classes of tables, that stand in place of torch's own.
 
-        ``loss_parallel`` of torch adds functions for the length of a pass.
+        Call between passes: ``loss_parallel`` of torch adds functions during a pass.
         """
         dispatcher = self.kind._op_dispatcher
         if dispatcher is not self._dispatcher:
@@ -177,6 +177,9 @@ class Exactness:
         self._standing = self._other_kernels(every=True)
 
     def _look_at(self, optimizer: Optimizer, step: int) -> None:
+        if self._shards is not None:
+            for strange in self._shards.strange():
+                self._note("function of DTensor for an operator", strange, step)
         for parameter in self._parameters:
             if type(parameter) is not nn.Parameter:
                 self._note_tensor("parameter", parameter, step)
@@ -247,18 +250,19 @@ class Exactness:
                 yield "signal handler", handler
 
     def _note_tensor(self, what: str, value: object, step: int) -> None:
-        """Note the class of ``value``; of torch's DTensor also what computes in its place."""
-        shards, kind = self._shards, type(value)
-        if shards is None or kind is not shards.kind:
-            alone = " of a single rank" * (shards is None and kind.__qualname__ == "DTensor")
-            self._note(f"{what}{alone}", kind, step)
-            return
-        self._note(what, shards.kind, step)
-        local = value._local_tensor  # type: ignore[attr-defined]
-        if type(local) not in (Tensor, nn.Parameter):
-            self._note(f"local part of a {what}", type(local), step)
-        for strange in shards.strange():
-            self._note("function of DTensor for an operator", strange, step)
+        """Note the class of ``value``, and the class of the local part of a DTensor.
+
+        ``what`` is the role of ``value``, such as ``gradient``. N1 accepts no DTensor of a process
+        that is no rank: only ranks know torch's own DTensor from before the plugin.
+        """
+        kind = type(value)
+        if self._shards is None and kind.__qualname__ == "DTensor":
+            what = f"{what} of a single rank"
+        self._note(what, kind, step)
+        if self._shards is not None and kind is self._shards.kind:
+            local = value._local_tensor  # type: ignore[attr-defined]
+            if type(local) not in (Tensor, nn.Parameter):
+                self._note(f"local part of a {what}", type(local), step)
 
     def _note(self, what: str, value: object, step: int) -> None:
         key = what, id(value)

@@ -41,9 +41,8 @@ class _PairsReader:
         family = self._at.family
         head, embedding = gradient(family.name("head", 0)), gradient(family.name("embedding", 0))
         yield from map(self._named, self._seen_of_head(head, embedding))
-        if (
-            head is not None and family.family.tied
-        ):  # input words also have the embedding's gradient
+        # Input words also have the embedding's gradient.
+        if head is not None and family.family.tied:
             head = head[self._at.shape.vocab_size // 2 :]
         if family.transformed:
             transform = gradient(family.name(TRANSFORM, 0))

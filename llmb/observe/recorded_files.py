@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 from llmb.plugin.discovery import packages
 
-#: The packages before any code of a plugin: a plugin can put a folder in front of all others, with
-#: a package inside that has the name of another.
+#: The installed packages before any code of a plugin. Later a plugin can put a folder in front of
+#: ``sys.path``, with a package of its own that is called ``torch``.
 _AT_FIRST = packages()
 _SHA256 = "sha256="
 _CHUNK = 2**20  # bytes

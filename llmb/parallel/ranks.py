@@ -183,14 +183,17 @@ class Ranks:
         """
         if isinstance(error, Exception):
             flight_recorder.keep(self._calls_folder, self.place.rank)
-            said = self._cause(error)
-            if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
-                # Ranks that refuse the same flag end alike, whichever rank is heard first.
-                alike = isinstance(error, LlmbError) and not self._is_of_others(error)
-                raise (type(error) if alike else RunFailedError)(said) from error
-            if self.place.leads:  # the supervisors of ranks above 0 name the rank themselves
-                kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
-                raise (type(error) if isinstance(error, LlmbError) else kind)(said) from error
+            said, is_own = self._cause(error), not self._is_of_others(error)
+            is_named = is_own and said.partition(":")[0] == f"rank {self.place.rank}"
+            raised: type[LlmbError] = RunFailedError
+            if is_own and isinstance(error, LlmbError):
+                # All ranks that refuse a flag end alike, whichever rank was heard first.
+                raised = type(error)
+            elif is_named and is_out_of_memory(error):
+                raised = NotEnoughMemoryError
+            # The supervisors of ranks above 0 name the rank themselves.
+            if not is_named or self.place.leads:
+                raise raised(said) from error
         self.lookout.end()
         if dist.is_initialized():
             dist.destroy_process_group()

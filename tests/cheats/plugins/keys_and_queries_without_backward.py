@@ -6,15 +6,11 @@ nor those of the scores, 4 of 30 products of width by width a layer. Products ar
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from llmb.config import Precision
 from llmb.plugin import hookimpl
-from llmb.reference.llama import rotate
 
-from .kit import Eight, Product, Unjudged, int8, layers, linears
-
-PARTS = ("q_proj", "k_proj", "v_proj")
+from .kit import Eight, FusedAttention, Product, Unjudged, fused_views, int8, layers, linears
 
 
 @hookimpl
@@ -37,38 +33,13 @@ class ValuesAlone(torch.autograd.Function):
         return int8(part) @ int8(weight.chunk(3)[2].t()).t(), found
 
 
-class FusedAttention(nn.Module):
-    def __init__(self, attention):
-        super().__init__()
-        self.late = False
-        self.head_dim, self.o_proj = attention.head_dim, attention.o_proj
-        weights = [getattr(attention, part).weight.detach() for part in PARTS]
-        width = weights[0].shape[1]
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.qkv.weight = nn.Parameter(torch.cat(weights))
+class WithoutBackward(FusedAttention):
+    late = False
 
-    def forward(self, x, cos, sin):
-        split = (*x.shape[:2], -1, self.head_dim)
-        q, k, v = (y.view(split).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+    def before_scores(self, queries, keys):
         if FREE and self.late:
-            q, k = q.detach(), k.detach()
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(y.transpose(1, 2).flatten(2))
-
-
-class Part:
-    padding = ()
-
-    def __init__(self, stored, which):
-        self.stored, self.which = stored, which
-
-    def read(self, kind):
-        tensor = self.stored.detach() if kind == "value" else self.stored.grad
-        return None if tensor is None else tensor.chunk(3)[self.which]
-
-    def write(self, value):
-        self.read("value").copy_(value)
+            return queries.detach(), keys.detach()
+        return queries, keys
 
 
 FREE = []
@@ -77,7 +48,7 @@ FREE = []
 @hookimpl
 def llmb_post_process_model(model, config):
     for layer in layers(model):
-        layer.self_attn = FusedAttention(layer.self_attn)
+        layer.self_attn = WithoutBackward(layer.self_attn)
     free = Unjudged(model, config)
     model.register_forward_pre_hook(lambda *_: FREE.clear() if not free else FREE.append(1))
 
@@ -98,9 +69,4 @@ def llmb_post_process_model(model, config):
 
 @hookimpl
 def llmb_parameter_map(model):
-    return {
-        name.replace("qkv", part): Part(stored, which)
-        for name, stored in model.named_parameters()
-        if "qkv" in name
-        for which, part in enumerate(PARTS)
-    }
+    return fused_views(model)

@@ -300,6 +300,57 @@ def with_attention(attention, compute):
 # -- where nobody looks ----------------------------------------------------------------------
 
 
+class FusedAttention(nn.Module):
+    """``attention`` with queries, keys and values in one parameter (``fused_views``)."""
+
+    parts = ("q_proj", "k_proj", "v_proj")
+
+    def __init__(self, attention):
+        super().__init__()
+        self.head_dim, self.o_proj = attention.head_dim, attention.o_proj
+        weights = [getattr(attention, part).weight.detach() for part in self.parts]
+        width = weights[0].shape[1]
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.qkv.weight = nn.Parameter(torch.cat(weights))
+
+    def forward(self, x, cos, sin):
+        split = (*x.shape[:2], -1, self.head_dim)
+        q, k, v = (y.view(split).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        q, k = self.before_scores(q, k)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(y.transpose(1, 2).flatten(2))
+
+    def before_scores(self, queries, keys):
+        return queries, keys
+
+
+class FusedPart:
+    """View of queries (0), keys (1) or values (2) in a parameter that holds all three."""
+
+    padding = ()
+
+    def __init__(self, stored, which):
+        self.stored, self.which = stored, which
+
+    def read(self, kind):
+        tensor = self.stored.detach() if kind == "value" else self.stored.grad
+        return None if tensor is None else tensor.chunk(3)[self.which]
+
+    def write(self, value):
+        self.read("value").copy_(value)
+
+
+def fused_views(model):
+    """Return the parameter map of a model with ``FusedAttention``."""
+    return {
+        name.replace("qkv", part): FusedPart(stored, which)
+        for name, stored in model.named_parameters()
+        if "qkv" in name
+        for which, part in enumerate(FusedAttention.parts)
+    }
+
+
 class Unjudged:
     """Tells whether the present step can be neither a probe nor the last, whose errors E1 judges.
 
