@@ -400,9 +400,10 @@ class RunConfig(Choices):
     def added_up(self) -> int:
         """Number of gradients that an honest run adds up in the format of the weights.
 
-        The number is 1 without micro-batches: gradients of replicas are averaged in float32.
+        The gradients are those of a replica's micro-batches. Gradients of replicas are averaged in
+        float32.
         """
-        return self.parts_of_all if self.accumulate > 1 else 1
+        return self.accumulate
 
 
 #: File for the final line of an interrupted rank, and the signals that torchrun passes on.

@@ -28,7 +28,7 @@ from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
-from llmb.records.audited import DROPPED, DROPPED_APART, AuditedStep
+from llmb.records.audited import DROPPED, DROPPED_ALIKE, DROPPED_APART, AuditedStep
 from llmb.records.finding import Finding
 
 #: Share of the honest mean in a gradient without dropout, if the honest steps are right. Measured:
@@ -44,6 +44,13 @@ _FEW_FOR_A_SHARE = 128
 _OF_ONE_TOKEN, _TIMES_OF_ONE_TOKEN = re.compile(r"(^|\.)(pooler|seq_relationship)(\.|$)"), 2.0
 #: Least share of the honest mean: of all parameters, and of each parameter or module.
 _LEAST_SHARE, _LEAST_SHARE_OF_PART = 0.75, 0.1
+#: Most honest errors between two honest runs with the same masks: of all, and of a parameter.
+_MOST_UNLIKE, _MOST_UNLIKE_PART = 3.0, 4.5
+_MASKS_HINT = (
+    "Draw the masks as the reference does: each call of torch.nn.functional.dropout or "
+    "scaled_dot_product_attention in the same order and of the same shape, and no other random "
+    "number before; for torch.compile set torch._inductor.config.fallback_random"
+)
 #: Fewer sequences of 32 tokens do not widen the limits further.
 _LEAST_SEQUENCES = 0.25
 
@@ -90,15 +97,19 @@ def judge(
     evidence: tuple[str, ...],
     *,
     sequences: float,
+    other_masks: bool,
 ) -> Finding:
     """Return G1 of a judged step in a run with dropout.
 
-    The step has ``sequences`` sequences (``DroppedLimits``). The other arguments are those of
+    The step has ``sequences`` sequences (``DroppedLimits``). ``other_masks``: an honest step cannot
+    have the worker's masks, because ranks share the model and draw masks of their parts, or because
+    the device has a generator of its own. The other arguments are those of
     ``equivalence.judge_step``.
     """
     own, shown = of_class(honest, precision.name), seen[f"{step.index}/gradient"]
     mean, apart = own.get(f"{name}/{DROPPED}"), own.get(f"{name}/{DROPPED_APART}")
-    if mean is None or not apart:
+    alike = own.get(f"{name}/{DROPPED_ALIKE}")
+    if mean is None or alike is None or not apart:
         why = f"step {step.index}: there are no honest steps with dropout to compare with"
         return not_observed("G1", why, evidence)
     if overflowed([shown], precision):
@@ -116,10 +127,14 @@ def judge(
     limits = DroppedLimits.of(sequences)
     faults += comparison.faults(limits)
     message = "; ".join(faults)
+    if not faults and not other_masks:
+        unlike = steps.unlike(shown, alike)
+        if not unlike.is_near:
+            return not_observed("G1", f"step {step.index}: {unlike.told}", evidence)
     if not faults:
         message = (
             f"gradients of step {step.index}, which was like any other until its pause ({cost}): "
-            f"as honest steps with other masks of dropout"
+            f"as honest steps with {'other' if other_masks else 'the same'} masks of dropout"
         )
     whole, least, furthest = comparison.whole, comparison.least, comparison.furthest
     return compared(
@@ -145,6 +160,8 @@ class _DroppedPart:
     #: Squared lengths: of the true mean, and of what one step is off; the latter with the rounding.
     signal: float
     noise: float
+    #: Relative error of an honest gradient without dropout.
+    error: float
     #: Effective number of elements: in the mean, or without dropout if there are fewer.
     elements: float
 
@@ -207,6 +224,30 @@ class _DroppedComparison:
 
 
 @dataclass(frozen=True)
+class _Unlike:
+    """A gradient beside one with the same masks, in honest errors of a step without dropout."""
+
+    together: float
+    part: str
+    times: float
+
+    @property
+    def is_near(self) -> bool:
+        """Tell whether two honest runs may be so far apart."""
+        return self.together <= _MOST_UNLIKE and self.times <= _MOST_UNLIKE_PART
+
+    @property
+    def told(self) -> str:
+        """The distance, and how a plugin draws the masks of an honest step."""
+        return (
+            f"the gradients are {self.together:.3g} honest errors from those of an honest step "
+            f"with the same seed of dropout (limit {_MOST_UNLIKE:.3g}), most {self.part}: "
+            f"{self.times:.3g} (limit {_MOST_UNLIKE_PART:.3g}). Other masks hide errors of narrow "
+            f"products. {_MASKS_HINT}"
+        )
+
+
+@dataclass(frozen=True)
 class HonestSteps:
     """Mean and scatter of the gradients of honest steps."""
 
@@ -255,7 +296,9 @@ class HonestSteps:
             told = not segment.name.endswith(UNSEEN) and elements >= FEW
             if told and signal >= _LEAST_SIGNAL * (signal + scatter):
                 noise = scatter + max(rounded, least**2 * length)
-                parts.append(_DroppedPart(segment.name, where, signal, noise, elements))
+                whole = math.fsum(x * x for x in right[where])
+                error = max(math.sqrt(rounded / whole), least)
+                parts.append(_DroppedPart(segment.name, where, signal, noise, error, elements))
         told_parts = {part.name for part in parts}
         weights = {part.name: part.length for part in parts}
         sums = [
@@ -300,6 +343,16 @@ class HonestSteps:
                 placed, key=lambda one: or_worst(one.distance, math.inf) / one.times, default=whole
             ),
         )
+
+    def unlike(self, shown: Array, alike: Array) -> _Unlike:
+        """Return how far ``shown`` is from ``alike``, a gradient with the same masks."""
+        apart, usual, worst = 0.0, 0.0, ("", 0.0)
+        for part in self._parts:
+            length = math.hypot(*alike[part.where])
+            off = math.dist(shown[part.where], alike[part.where]) / (length or math.nan)
+            apart, usual = apart + off**2, usual + part.error**2
+            worst = max(worst, (part.name, off / part.error), key=lambda one: one[1])
+        return _Unlike(math.sqrt(apart / usual), *worst)
 
     def _sums(self, part: _DroppedPart, shown: Array) -> _Sums:
         theirs, own = shown[part.where], self._mean[part.where]

@@ -57,8 +57,7 @@ N2 = Rule(
     "/opt), libraries declared by llmb_native_libraries, and libraries of the system that the "
     "plugin's LD_PRELOAD names by their full path; threads declared by llmb_helpers, each within "
     "its share of CPU time (5 % of a core or less)",
-    cannot_see="a system library replaced before the run; threads and tracers of native code; code "
-    "under the name of a file of torch",
+    cannot_see="a system library replaced before the run; threads and tracers of native code",
     evidence=(SURROUNDINGS,),
     causes=(
         "a thread of the plugin for telemetry or compiling, which llmb_helpers does not declare, "

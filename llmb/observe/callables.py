@@ -406,13 +406,10 @@ def functions(value: object) -> Iterator[FunctionType]:
             waiting.append(getattr(each, "__func__", None) or getattr(each, "__wrapped__", None))
 
 
-def file_of(value: object) -> str | None:
-    """Return the source file of the outermost Python function of ``value``."""
-    if type(value) is not FunctionType:
-        if not isinstance(value, _WRAPPERS):
-            return None
-        value = next(functions(value), None)
-    return None if value is None else value.__code__.co_filename
+def code_of(value: object) -> CodeType | None:
+    """Return the code of the outermost Python function of ``value``."""
+    function = next(functions(value), None)
+    return None if function is None else function.__code__
 
 
 def content_of(cell: CellType) -> object:

@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial, partialmethod
-from operator import is_
+from operator import attrgetter, is_
 from pathlib import Path
-from types import CodeType, MethodType, ModuleType
+from socket import socket
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ class Exactness:
 
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
-        *("_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_seen"),
+        *("_held", "_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_seen"),
         *("_shards", "_signals", "_standing", "_steps", "_there", "compare", "see"),
     )
 
@@ -130,6 +131,8 @@ class Exactness:
         self._other_kernels = kernels()
         #: Step, functions in the place of functions that the pause calls, and other kernels.
         self._in_pauses: list[tuple[int, list[Changed], list[tuple[str, str]]]] = []
+        #: Full name, object of llmb, reader of an attribute, and value of the attribute.
+        self._held: list[tuple[str, object, attrgetter[object], object]] = []
         self.compare = self._comparing(comparison(modules, ranks=ranks))
         #: Kernels that stand at the end: the comparison of all kernels reports them.
         self._standing: list[tuple[str, str]] | None = None
@@ -141,6 +144,21 @@ class Exactness:
         """Check ``optimizer``, which has just been built, and all its parameters from now on."""
         self._optimizer = optimizer
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def hold(self, *holders: object) -> None:
+        """Compare in each pause the attributes of ``holders`` that llmb calls, and their objects.
+
+        ``holders`` are objects of llmb with slots. Example: a plugin that finds the stream puts
+        another channel into the stream, and the channel tells which elements will be read.
+        """
+        for holder in holders:
+            kind = type(holder)
+            for name in (slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())):
+                value = getattr(holder, name, None)
+                is_llmbs = type(value).__module__.partition(".")[0] == "llmb"
+                if is_llmbs or callable(value) or isinstance(value, socket):
+                    full = f"{kind.__module__}.{kind.__qualname__}.{name}"
+                    self._held.append((full, holder, attrgetter(name), value))
 
     def look(self, step: int, *results: Tensor) -> None:
         """Check all objects of the present ``step``, counted from 0.
@@ -163,10 +181,13 @@ class Exactness:
         The function takes the number of the step, and calls no method: a plugin could replace the
         method, or exchange the code. Call the function before any other function of a pause.
         """
-        in_pauses, other_kernels = self._in_pauses, self._other_kernels
+        in_pauses, other_kernels, held = self._in_pauses, self._other_kernels, self._held
 
         def compare(step: int) -> None:
             changed, tables = replaced(), other_kernels()
+            for name, holder, read, value in held:
+                if read(holder) is not value:
+                    changed.append((name, read(holder), None))
             if changed or tables:
                 in_pauses.append((step, changed, tables))
 
@@ -336,9 +357,9 @@ def owner_of(value: object, origins: Origins) -> CodeOrigin:
     """Return the package that a class or a callable comes from.
 
     With parts from several packages, the least trusted package counts. A class can lie about the
-    defining module, and code about the source file: the module must hold the class, and the text of
-    the file must compile to the code. Example: a method compiled under the name of a file of torch
-    makes the class "unknown".
+    defining module, and code about the source file: the module must hold the class and the names
+    of the function, and the text of the file must compile to the code. Example: a method compiled
+    under the name of a file of torch makes the class "unknown".
     """
     made_of = list(functions(value))
     kinds = () if made_of else _behind(value if isinstance(value, type) else type(value))
@@ -347,7 +368,7 @@ def owner_of(value: object, origins: Origins) -> CodeOrigin:
         places.append(origins.of_module(kind.__module__) if _is_held(kind) else UNKNOWN)
         inside = (part for member in vars(kind).values() for part in _inside(member))
         made_of += (function for part in inside for function in functions(part))
-    places += (_of_code(function.__code__, origins) for function in made_of)
+    places += (_of_function(function, origins) for function in made_of)
     return max(places, key=lambda place: _TRUST.index(place.origin), default=UNKNOWN)
 
 
@@ -390,14 +411,18 @@ def _acts(part: object) -> bool:
     return not is_pythons and (callable(part) or hasattr(kind, "__get__"))
 
 
-def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:
+def _of_function(function: FunctionType, origins: Origins) -> CodeOrigin:
+    code, names = function.__code__, function.__globals__
     file = Path(code.co_filename)
     shown = compiled(file)
     place = origins.of(str(file))
     if place.origin == "plugin":
         return place
+    # With a dict of the plugin's in place of the module's, code of torch calls other functions.
+    module = sys.modules.get(str(names.get("__name__")))
+    is_modules = module is not None and vars(module) is names
     is_shown = shown is not None and any(is_same(code, part) for part in _parts(shown))
-    return place if is_shown else UNKNOWN
+    return place if is_modules and is_shown else UNKNOWN
 
 
 def _parts(code: CodeType) -> Iterator[CodeType]:

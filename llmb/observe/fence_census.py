@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import psutil
 
 from llmb import clock
-from llmb.observe.callables import file_of
+from llmb.observe.callables import code_of
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.records.evidence import ThreadSeen
 from llmb.records.redact import redact_text
@@ -73,6 +73,8 @@ class FenceCensus:
     _known: Callable[[threading.Thread | None, int], bool]
     #: Gives the file of the code that started a thread.
     _starter: Callable[[threading.Thread], str | None]
+    #: Gives the file of code, or of the code's maker.
+    _file_of: Callable[[CodeType], str]
     #: Time (nanoseconds of the worker's clock) and steps done, of every fence up to now.
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
@@ -110,7 +112,7 @@ class FenceCensus:
         if seen is not None:
             seen.last, seen.last_ns, seen.last_cpu = steps, stamp_ns, cpu
         elif len(self._seen) < _MOST_THREADS:
-            files, where = files_of(thread, frame), innermost(frame)
+            files, where = files_of(thread, frame, self._file_of), innermost(frame)
             self._seen[key] = _ThreadMet(
                 thread, files, where, steps, steps, stamp_ns, stamp_ns, cpu, cpu
             )
@@ -154,13 +156,19 @@ class FenceCensus:
         return dict(self._ended)
 
 
-def files_of(thread: threading.Thread | None, frame: FrameType | None) -> list[str]:
-    """Return the files on a thread's stack, the first called first, then that of its target."""
-    files = [file_of(getattr(thread, "_target", None)) or ""]
+def files_of(
+    thread: threading.Thread | None, frame: FrameType | None, file_of: Callable[[CodeType], str]
+) -> list[str]:
+    """Return the files on a thread's stack, the first called first, then that of its target.
+
+    ``file_of`` gives the file of code.
+    """
+    target = code_of(getattr(thread, "_target", None))
+    files = [] if target is None else [file_of(target)]
     while frame is not None:
-        files.insert(0, frame.f_code.co_filename)
+        files.insert(0, file_of(frame.f_code))
         frame = frame.f_back
-    return [*filter(None, files)]
+    return files
 
 
 def innermost(frame: FrameType) -> str:

@@ -6,7 +6,7 @@ the name of a probe, such as ``branches``. Collected values are named ``<pass>/<
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -191,34 +191,34 @@ def plain_pass(
     collect: Collector,
     *,
     parts: int = 1,
-    adds_up: bool = False,
+    sums: int = 0,
     copies: int = 1,
     finish: Callable[[], None] | None = None,
     watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
-    masks: int | None = None,
+    masks: Sequence[int] = (),
 ) -> float:
     """Run the reference model once on ``batch``, and return the loss.
 
-    Dropout is off, or on with masks drawn from the seed ``masks``.
+    Dropout is off, or on with masks drawn from the seeds ``masks``: each seed is for an equal share
+    of the batch.
 
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
     besides the weights, memory holds the gradients of about a layer. With ``finish``, which waits
     for the device, all gradients stay until the pass is over: a lazy device would repeat the
     pass for each gradient. With ``parts``, the batch is split into equal pieces, and the losses are
-    averaged. With ``adds_up`` the gradients of the pieces are added up in the dtype of the weights,
-    as the train loop does: in 16 bits each addition rounds. Memory holds all gradients then. The
-    loss is multiplied by ``copies`` before the backward pass, and gradients are
-    divided by ``copies`` after (``copies_of``). ``watch`` gives a context for the forward passes of
-    the model.
+    averaged. With ``sums`` the gradients of as many equal shares of the pieces are each added up in
+    the dtype of the weights, as the train loop of a replica does: in 16 bits each addition rounds.
+    Memory holds all gradients then. The loss is multiplied by ``copies`` before the backward pass,
+    and gradients are divided by ``copies`` after (``copies_of``). ``watch`` gives a context for the
+    forward passes of the model.
     """
     model, device = bare(shape), numerics.device
     for name, _ in list(model.named_parameters()):
         replace_parameter(model, name, weights(name).to(device=device, dtype=numerics.dtype))
     if numerics.emulated is not None:
         model = emulate(model, numerics.emulated)
-    model.train(masks is not None)
-    if masks is not None:
-        torch.manual_seed(masks)
+    model.train(bool(masks))
+    of_a_seed = parts // max(1, len(masks))
     total, takes_now = 0.0, True  # gradients that are not taken stay for the next part
 
     def take(name: str, parameter: Tensor) -> None:
@@ -232,7 +232,9 @@ def plain_pass(
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(partial(take, name))  # type: ignore[no-untyped-call]
     for number, part in enumerate(batch.to(device).split(parts)):
-        takes_now = not adds_up or number == parts - 1
+        takes_now = not sums or (number + 1) % (parts // sums) == 0
+        if masks and number % of_a_seed == 0:
+            torch.manual_seed(masks[number // of_a_seed])
         kind = torch.device(device).type
         with ExitStack() as stack:
             if numerics.wide_loss:

@@ -7,6 +7,8 @@ run.
 
 from __future__ import annotations
 
+import importlib._bootstrap as bootstrap
+import importlib._bootstrap_external as loaders
 import os
 import sys
 import sysconfig
@@ -14,7 +16,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +61,19 @@ NATIVE = frozenset(
 #: A kernel file that gives access to the memory of a process, such as ``/proc/self/mem``.
 MEMORY = "open of a process's memory"
 _ATTRIBUTE, _OPEN, _GETFRAME = "object.__getattr__", "open", "sys._getframe"
+#: Events with code that is about to run, or to become a function.
+_MAKING = frozenset({"exec", "function.__new__", "object.__setattr__"})
+#: Functions of Python that run the code of an imported module, and the loaders with text or code.
+_IMPORTING = (
+    bootstrap._call_with_frames_removed.__code__,  # type: ignore[attr-defined]
+    loaders._LoaderBasics.exec_module.__code__,  # type: ignore[attr-defined]
+)
+_LOADERS = (loaders.SourceFileLoader, loaders.SourcelessFileLoader)
+#: Identity of an object, without the audit event of ``id``.
+_which = object.__hash__
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
-_WATCHED = THREADS | PROCESSES | TRACERS | FRAMES | OBJECTS | NATIVE | {_ATTRIBUTE, _OPEN}
+_WATCHED = THREADS | PROCESSES | TRACERS | FRAMES | OBJECTS | NATIVE | _MAKING
+_WATCHED |= {_ATTRIBUTE, _OPEN}
 
 #: Limits: lines of code kept per file, and files.
 _LINES, _FILES = 50, 500
@@ -131,10 +144,103 @@ class _LineSeen:
 BEFORE = -1
 
 
+class _Makers:
+    """The files of code, and of code that other code has made: the file of the maker.
+
+    Anybody can name any file when compiling a text. Example: a plugin compiles a function of its
+    own under the name of a file of torch, or as ``<string>``, and lets torch call the function.
+    """
+
+    __slots__ = ("_made", "_whose")
+
+    def __init__(self, others: FrameType | None) -> None:
+        """Begin; ``others`` is the innermost frame of programs that belong to no plugin."""
+        #: File -> owner.
+        self._whose: dict[str, int] = {}
+        #: Identity of code -> the code itself (kept: no other code takes its identity), and a file.
+        self._made: dict[int, tuple[CodeType, str]] = {}
+        while others is not None:
+            if others.f_code.co_filename[:1] != "<":
+                self._whose[others.f_code.co_filename] = _OTHER
+            others = others.f_back
+
+    def hear(self, code: object, frame: FrameType | None) -> None:
+        """Note the ``code`` that ``frame`` runs or makes a function of, if its file may be a lie.
+
+        The code of an imported module has its own file. Code inside with a different file does not
+        come from a text.
+        """
+        if type(code) is not CodeType:
+            return
+        if _is_import(frame):
+            own = file = code.co_filename
+        else:
+            maker = self.judged(frame, looks=False)
+            if maker is None:
+                return
+            own, file = "", self.file_of(maker.f_code)
+        for part in _parts(code):
+            if part.co_filename != own:
+                self._made.setdefault(_which(part), (part, file))
+
+    def file_of(self, code: CodeType) -> str:
+        """Return the file of the code's maker, or the file that the code names."""
+        made = self._made.get(_which(code))
+        return code.co_filename if made is None else made[1]
+
+    def judged(self, frame: FrameType | None, *, looks: bool) -> FrameType | None:
+        """Return the frame to blame for an act: the nearest frame outside Python's own code.
+
+        None if the nearest such frame is torch's or llmb's. An act that ``looks`` at frames is
+        charged to the caller of ``inspect`` or ``traceback``; other modules of Python end the
+        search with None. The line of made code is a line of the maker, if the maker is the caller.
+        """
+        made: FrameType | None = None
+        while frame is not None:
+            if made is None and _which(frame.f_code) in self._made:
+                made = frame
+            kind = self._kind(frame.f_code) if frame is not made else _PASS
+            if kind == _KEPT:
+                is_makers = made is None or self.file_of(made.f_code) == self.file_of(frame.f_code)
+                return frame if is_makers else made
+            if kind == _OTHER or (looks and frame is not made and _keeps(frame.f_code)):
+                return made
+            frame = frame.f_back
+        return made
+
+    def are_pythons(self, frame: FrameType | None) -> bool:
+        """Tell whether only Python's own code is on the stack: the first lines of a new thread."""
+        while frame is not None:
+            if self._kind(frame.f_code) != _PASS:
+                return False
+            frame = frame.f_back
+        return True
+
+    def are_invited(self, frame: FrameType | None, invitations: Collection[int]) -> bool:
+        """Tell whether llmb asked for the act of ``frame`` through a function in ``invitations``.
+
+        If plugin code calls an invited function itself, the act is not invited.
+        """
+        invited = False
+        while frame is not None:
+            invited = invited or id(frame.f_code) in invitations
+            if invited and self._kind(frame.f_code) == _KEPT:
+                return False
+            frame = frame.f_back
+        return invited
+
+    def _kind(self, code: CodeType) -> int:
+        file = self.file_of(code)
+        kind = self._whose.get(file)
+        if kind is None:
+            kind = self._whose[file] = _kind(file)
+        return kind
+
+
 class PythonEvents:
     """Record acts of plugin code that Python reports, from now on until ``end``."""
 
-    __slots__ = ("_code", "_lines", "_omitted", "_over", "_starters")
+    __slots__ = ("_code", "_lines", "_makers", "_omitted", "_over", "_starters")
 
     def __init__(self, now: Callable[[], int], invited: Collection[CodeType] = ()) -> None:
         """Listen; ``now`` gives the time in nanoseconds, on the clock of the fences.
@@ -147,26 +253,24 @@ class PythonEvents:
             weakref.WeakKeyDictionary()
         )
         self._over: set[str] = set()
+        self._makers = _Makers(sys._getframe(1))
         self._code = self._listen(now, invited)
 
     def _listen(self, now: Callable[[], int], invited: Collection[CodeType]) -> CodeType:
         """Add the audit hook; the hook writes acts into the fields of this object."""
         lines, omitted, starters, over = self._lines, self._omitted, self._starters, self._over
-        whose: dict[str, int] = {}
+        makers = self._makers
         busy: set[int] = set()  # threads inside the hook: acts of the hook itself are ignored
         invitations = frozenset(map(id, invited))
         # Own references: replacing the functions of ``sys`` or ``threading`` has no effect here.
         getframe, ident = sys._getframe, threading.get_ident
-        watched, thread_class = _WATCHED, threading.Thread
-        # Programs that started this process belong to no plugin.
-        below: FrameType | None = getframe(1)
-        while below is not None:
-            if below.f_code.co_filename[:1] != "<":
-                whose[below.f_code.co_filename] = _OTHER
-            below = below.f_back
+        watched, making, thread_class = _WATCHED, _MAKING, threading.Thread
 
         def hear(event: str, arguments: tuple[Any, ...]) -> None:
             if event not in watched or event in over:
+                return
+            if event in making:
+                makers.hear(arguments[-1], getframe(0).f_back)
                 return
             if event == _ATTRIBUTE:
                 if arguments[1] not in _FRAME_ATTRIBUTES:
@@ -180,12 +284,11 @@ class PythonEvents:
                 return  # a frame look-up of another ``PythonEvents`` hook
             busy.add(me)
             try:
-                frame = _judged(
-                    getframe(0).f_back, whose, looks=event in FRAMES or event == _ATTRIBUTE
-                )
+                looks = event in FRAMES or event == _ATTRIBUTE
+                frame = makers.judged(getframe(0).f_back, looks=looks)
                 if frame is not None:
                     note(event, arguments, frame)
-                elif event in TRACERS and _is_pythons(getframe(0).f_back, whose):
+                elif event in TRACERS and makers.are_pythons(getframe(0).f_back):
                     keep("", event, 0, "?", False)
             except Exception:  # an exception would abort the audited operation
                 return
@@ -193,18 +296,18 @@ class PythonEvents:
                 busy.discard(me)
 
         def note(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
-            by = frame.f_code
+            by, file = frame.f_code, makers.file_of(frame.f_code)
             if event in THREADS and type(arguments[0]) is MethodType:
                 thread: Any = arguments[0].__self__
                 if thread_class in type(thread).__mro__:
                     with suppress(TypeError):
-                        starters[thread] = by.co_filename
+                        starters[thread] = file
             if event == _ATTRIBUTE:
                 event = f"read of {arguments[1]}"
             elif event == _OPEN:
                 event = MEMORY
-            by_invitation = _is_invited(frame, invitations, whose)
-            keep(by.co_filename, event, frame.f_lineno, by.co_name, by_invitation)
+            by_invitation = makers.are_invited(frame, invitations)
+            keep(file, event, frame.f_lineno, by.co_name, by_invitation)
 
         def keep(file: str, event: str, line: int, function: str, by_invitation: bool) -> None:
             if file not in lines and len(lines) >= _FILES:
@@ -225,6 +328,10 @@ class PythonEvents:
     def code(self) -> CodeType:
         """The code of the audit hook: compilers must leave the code alone."""
         return self._code
+
+    def file_of(self, code: CodeType) -> str:
+        """Return the file of ``code``; of code that other code has made, the file of the maker."""
+        return self._makers.file_of(code)
 
     def end(self) -> None:
         """Stop recording events."""
@@ -264,61 +371,6 @@ class PythonEvents:
         return tuple(found), omitted + self._omitted.get("", 0)
 
 
-def _judged(frame: FrameType | None, whose: dict[str, int], looks: bool) -> FrameType | None:
-    """Return the frame to blame for an act: the nearest frame outside Python's own code.
-
-    None if the nearest such frame is torch's or llmb's. An act that ``looks`` at frames is charged
-    to the caller of ``inspect`` or ``traceback``; other modules of Python end the search with None.
-    """
-    while frame is not None:
-        file = frame.f_code.co_filename
-        kind = _known(file, whose)
-        if kind == _KEPT:
-            return frame
-        if kind == _OTHER or (looks and _keeps(frame.f_code)):
-            return None
-        frame = frame.f_back
-    return None
-
-
-def _keeps(code: CodeType) -> bool:
-    """Tell whether a function of Python that read a frame keeps the frame to itself."""
-    file = code.co_filename
-    return file[:1] != "<" and not file.endswith(_LOOKING) and code.co_name in _NAMING
-
-
-def _is_pythons(frame: FrameType | None, whose: dict[str, int]) -> bool:
-    """Tell whether only Python's own code is on the stack: the first lines of a new thread."""
-    while frame is not None:
-        if whose.get(frame.f_code.co_filename, _OTHER) != _PASS:
-            return False
-        frame = frame.f_back
-    return True
-
-
-def _is_invited(
-    frame: FrameType | None, invitations: Collection[int], whose: dict[str, int]
-) -> bool:
-    """Tell whether llmb asked for the act of ``frame`` through a function in ``invitations``.
-
-    If plugin code calls an invited function itself, the act is not invited.
-    """
-    invited = False
-    while frame is not None:
-        invited = invited or id(frame.f_code) in invitations
-        if invited and _known(frame.f_code.co_filename, whose) == _KEPT:
-            return False
-        frame = frame.f_back
-    return invited
-
-
-def _known(file: str, whose: dict[str, int]) -> int:
-    kind = whose.get(file)
-    if kind is None:
-        kind = whose[file] = _kind(file)
-    return kind
-
-
 def _kind(file: str) -> int:
     if file[:1] == "<":  # made from a string, such as "<string>": judge the caller
         return _PASS
@@ -329,6 +381,29 @@ def _kind(file: str) -> int:
     if file.startswith(_PYTHON) and not any(part in file for part in _PACKAGES):
         return _PASS
     return _KEPT
+
+
+def _keeps(code: CodeType) -> bool:
+    """Tell whether a function of Python that read a frame keeps the frame to itself."""
+    file = code.co_filename
+    return file[:1] != "<" and not file.endswith(_LOOKING) and code.co_name in _NAMING
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Tell whether ``frame`` runs the code of a module for a loader of Python's own."""
+    above = None if frame is None else frame.f_back
+    return (
+        above is not None
+        and (frame.f_code, above.f_code) == _IMPORTING  # type: ignore[union-attr]
+        and type(above.f_locals.get("self")) in _LOADERS
+    )
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _parts(constant)
 
 
 def _is_memory(path: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,11 +202,11 @@ class Rerun:
         return {judged_pass(step): values[f"{step}/where"].long() for step in judged}
 
     def samples(
-        self, where: Tensor, numerics: Numerics, name: str, masks: int | None = None
+        self, where: Tensor, numerics: Numerics, name: str, masks: Sequence[int] = ()
     ) -> Tensor:
         """Return the elements ``where`` of the gradients of pass ``name``, float32.
 
-        With a seed of ``masks``, dropout is on.
+        With seeds of ``masks``, dropout is on (``plain_pass``).
         """
         return self._sampled(Samples(where, self.sizes), numerics, name, masks).values
 
@@ -219,7 +219,7 @@ class Rerun:
         return found.values, activity.asleep()
 
     def _sampled(
-        self, begun: Samples, numerics: Numerics, name: str, masks: int | None = None
+        self, begun: Samples, numerics: Numerics, name: str, masks: Sequence[int] = ()
     ) -> Samples:
         batch = self._config.global_batch_size
         return self._in_parts(
@@ -230,17 +230,20 @@ class Rerun:
         )[0]
 
     def dropped(self, name: str, where: Tensor, count: int, device: str) -> Tensor:
-        """Return ``[count, elements]``: the elements ``where`` of pass ``name`` with dropout.
+        """Return the elements ``where`` of pass ``name`` with dropout, ``[1 + count, elements]``.
 
-        Each row has masks of its own. In mixed precision the step runs under autocast, as the
-        worker's does.
+        The first row has the masks that the worker's step has if dropout draws as in the reference.
+        Each of the ``count`` other rows has masks of its own. In mixed precision the step runs
+        under autocast, as the worker's does.
         """
         numerics = how(self._config.precision, device)
         narrow = autocast_of(self._config.precision, device)
         if narrow is not None:
             numerics = replace(numerics, dtype=torch.float32, wide_loss=True, autocast=narrow)
-        seeds = [derive(self.inputs.seed, "masks", name, n) for n in range(count)]
-        return torch.stack([self.samples(where, numerics, name, seed) for seed in seeds])
+        alike = self._batches.masks(self.inputs.token_seeds[name])
+        others = [[derive(self.inputs.seed, "masks", name, n)] for n in range(count)]
+        rows = [self.samples(where, numerics, name, masks) for masks in (alike, *others)]
+        return torch.stack(rows)
 
     def with_wide_loss(
         self, whose: str, passes: Mapping[str, int], places: Mapping[str, Tensor], device: str
@@ -285,7 +288,7 @@ class Rerun:
         batch: int,
         collect: Sketches | Samples,
         parts: int,
-        masks: int | None = None,
+        masks: Sequence[int] = (),
     ) -> float:
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
         file = self._files[self._of_pass.get(name, LIVE_WEIGHTS)]
@@ -305,6 +308,7 @@ class Rerun:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))
         elif self._config.mixed_precision and dtype is torch.float16:
             copies = loss_scale(whole)
+        rounds = self._config.added_up > 1 and dtype.itemsize < torch.float32.itemsize
         with as_computed(self._config, numerics.autocast or dtype, numerics.device):
             return plain_pass(
                 weights,
@@ -313,7 +317,7 @@ class Rerun:
                 numerics,
                 collect,
                 parts=parts,
-                adds_up=self._config.added_up > 1 and dtype.itemsize < torch.float32.itemsize,
+                sums=self._config.parallelism.replicas if rounds else 0,
                 copies=copies,
                 finish=self._finish,
                 watch=self._watch(name, whole),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from llmb.config import RunConfig
 from llmb.observe.first_model import float32_by_default
+from llmb.records.seeds import derive
 from llmb.reference.data import Batch, make_batch, random_tokens
 from llmb.reference.lengths import draw_lengths
 from llmb.reference.shapes import Shape
@@ -39,6 +40,14 @@ class StepBatches:
         if self._source is not None:
             tokens = torch.from_numpy(self._source.sequences(seed, size, longest))
         return make_batch(seed, size, self._shape, tokens=tokens, lengths=self.lengths(seed))
+
+    def masks(self, seed: int) -> list[int]:
+        """Return the seeds of the masks of dropout in the step with ``seed``, one per replica.
+
+        Empty without dropout.
+        """
+        replicas = self._config.parallelism.replicas if getattr(self._shape, "dropout", 0) else 0
+        return [derive(seed, "masks", replica) for replica in range(replicas)]
 
     def lengths(self, seed: int) -> list[int] | None:
         """Return the sequence lengths in the step with ``seed``, None if all are equal."""

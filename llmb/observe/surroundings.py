@@ -21,8 +21,9 @@ import psutil
 from llmb import clock
 from llmb.config import environment
 from llmb.observe import executed_code
-from llmb.observe.callables import CACHED, file_of
+from llmb.observe.callables import CACHED
 from llmb.observe.closed_components import _mapped
+from llmb.observe.exactness import owner_of
 from llmb.observe.fence_census import FenceCensus, files_of, innermost
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.python_events import PythonEvents
@@ -59,7 +60,7 @@ class ProcessCensus:
         self._hooks = _hooks()
         self._frozen, self._collecting = gc.get_freeze_count(), gc.isenabled()
         self._native = _native_threads()
-        self._fences = FenceCensus(self._is_known, self._events.starter)
+        self._fences = FenceCensus(self._is_known, self._events.starter, self._events.file_of)
 
     def look(self, steps: int, stamp_ns: int) -> None:
         """Record threads at the fence after ``steps`` steps, stamped ``stamp_ns``."""
@@ -112,7 +113,7 @@ class ProcessCensus:
             thread = known.get(identity)
             if self._is_known(thread, identity):
                 continue
-            place = _of_thread(thread, frame, origins)
+            place = _of_thread(thread, files_of(thread, frame, self._events.file_of), origins)
             name = f"{thread.name if thread else 'unnamed'} in {innermost(frame)}"
             yield _presence("thread", name, place)
 
@@ -177,9 +178,11 @@ def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
 # -- threads --------------------------------------------------------------------------------
 
 
-def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> CodeOrigin:
+def _of_thread(
+    thread: threading.Thread | None, files: Iterable[str], origins: Origins
+) -> CodeOrigin:
     """Return the origin of a thread's code; for an idle pool thread, the origin of the pool."""
-    for file in files_of(thread, frame):
+    for file in files:
         if origins.of(file).origin != "python":
             return origins.of(file)
     for executor in _executors(getattr(thread, "_args", ())):
@@ -274,8 +277,4 @@ def _named(hook: object) -> str:
 def _of_object(hook: object, origins: Origins) -> CodeOrigin:
     if isinstance(hook, str):
         return CodeOrigin("unknown", None, hook)
-    file = file_of(hook)
-    if file is not None:
-        return origins.of(file)
-    module = getattr(hook, "__module__", None) or type(hook).__module__
-    return origins.of_module(str(module))
+    return owner_of(hook, origins)

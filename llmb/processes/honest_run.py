@@ -206,7 +206,8 @@ def dropped_steps(
 ) -> dict[str, Tensor]:
     """Return mean and distances of honest steps with dropout, each with other masks (rule G1).
 
-    Empty without dropout, or without judged steps.
+    And the gradient of an honest step with the worker's masks. Empty without dropout, or without
+    judged steps.
     """
     config, found = order.config, dict[str, Tensor]()
     drawn = getattr(rerun.inputs.shape, "dropout", 0.0) > 0
@@ -216,13 +217,15 @@ def dropped_steps(
     with apart(channel, "the honest steps with dropout"):
         for step in order.judged:
             name = audited.judged_pass(step)
-            channel.send(Phase(name=f"{audited.MASKS} steps with dropout, as step {step}"))
-            rows = rerun.dropped(name, places[name], audited.MASKS, config.device)
+            channel.send(Phase(name=f"{1 + audited.MASKS} steps with dropout, as step {step}"))
+            alike, *others = rerun.dropped(name, places[name], audited.MASKS, config.device)
+            rows = torch.stack(others)
             mean = rows.double().mean(0)
             sizes = [one.gradients for one in known[step].segments]
             parts = torch.split(rows.double() - mean, sizes, dim=1)
             prefix = f"{config.precision.name}/{name}"
             found[f"{prefix}/{audited.DROPPED}"] = mean.float()
+            found[f"{prefix}/{audited.DROPPED_ALIKE}"] = alike
             found[f"{prefix}/{audited.DROPPED_APART}"] = torch.stack(
                 [part.norm(dim=1) for part in parts], 1
             ).float()

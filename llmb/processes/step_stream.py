@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from llmb import clock
@@ -287,12 +288,17 @@ class Batches:
         self.latest: Sequence[Batch] = ()
 
     def make(self, seed: int) -> Sequence[Batch]:
-        """Begin a step: return the micro-batches of the step, on the device."""
+        """Begin a step: return the micro-batches of the step, on the device.
+
+        With dropout an honest run with the same seed draws the same masks.
+        """
         self._backend.step_begin()
         whole = self._batches.make(seed)
         if self._replicas > 1:
             whole = whole.split(self._replicas)[self._replica]
         self.latest = whole.to(self._config.device).split(self._config.parts)
+        if masks := self._batches.masks(seed):
+            torch.manual_seed(masks[self._replica])
         return self.latest
 
 

@@ -94,6 +94,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
 
     channel.send(Phase(name="post-processing"))
     model = plugin.post_process_model(model, config)  # permitted point 2
+    if before is not None:  # callbacks that a plugin takes back before the first pause
+        before.exactness.look(0)
     canonical = Canonical(pristine.origin, model, plugin.parameter_map(model))
     writer.post_processed(pristine, model, canonical)
     changed = evidence.SettingsEvidence(before=settings_before, after=settings.snapshot())
@@ -123,6 +125,9 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     if isinstance(task.sampler, StepSampler):
         written = partial(keep, writer, canonical, layout)
         stream.keeper = WeightsKeeper(task.sampler.show, backend.synchronize, written)
+    if exactness is not None:
+        parts = (stream.sampler, stream.ledger, stream.keeper, getattr(channel, "_own", None))
+        exactness.hold(stream, channel, *(part for part in parts if part is not None))
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())

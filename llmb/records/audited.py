@@ -32,8 +32,10 @@ RECOMPUTED = "recomputed.safetensors"  # reference run
 ROWS, WHERE = "rows", "where"
 #: In ``HONEST``, of each judged step with dropout: the mean gradient of ``MASKS`` honest steps with
 #: masks of their own, and with weights and tokens of the judged step; and the distance of each from
-#: the mean, ``[steps, parameters]``. Example: ``BF16/step-7/dropped`` (rule G1).
+#: the mean, ``[steps, parameters]``. Example: ``BF16/step-7/dropped`` (rule G1). And the gradient
+#: of an honest step with the worker's own masks.
 DROPPED, DROPPED_APART, MASKS = "dropped", "dropped/apart", 4
+DROPPED_ALIKE = "dropped/alike"
 #: In ``REPLAYED``: distances of the worker's rows from the honest run's, for each step and for all
 #: steps, of gradients and of each moment by name (``llmb.audit.compared_rows``); and ``ROWS``, the
 #: honest run's own gradients in the steps of ``RECOMPUTED``. Of calls: ``LOGITS``.

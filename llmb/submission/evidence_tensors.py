@@ -279,7 +279,7 @@ class _Tensors:
             return None
         segments = self._kept[name].segments
         shown = sum(one.gradients for one in segments)
-        names = {None: shown, audited.DROPPED: shown}
+        names = {None: shown, audited.DROPPED: shown, audited.DROPPED_ALIKE: shown}
         names[audited.DROPPED_APART] = audited.MASKS * len(segments)
         return names.get(what)
 

@@ -111,16 +111,8 @@ _WAITS = (
 )
 #: Judged are steps 11 and 18 of steps 1 to 20 with the first of these, 3 and 10 with the second.
 _JUDGED_LATE, _JUDGED_EARLY = f"--nonce={'0' * 32}", f"--nonce={'f' * 32}"
-#: No step with dropout can be made again: its masks are drawn.
+#: With dropout: the masks of a step follow from the seed of its tokens.
 _BERT = ("--workload=nemo-bert-base",)
-_MASKS = (
-    "no step with dropout can be made again, and masks move a gradient by half of its length: "
-    "products in 8 bits, or in 4, move it less (docs/adr/0075)"
-)
-_MASKS_HIDE_WORDS = (
-    "masks of dropout move a gradient by half of its length: the words left out, and the weight of "
-    "those kept, move it less (docs/adr/0086)"
-)
 _TWELVE = ("--num-hidden-layers=12",)
 _SIX = (
     *("--hidden-size=128", "--intermediate-size=256"),
@@ -171,9 +163,7 @@ CHEATS = (
         Cheat(
             "checkpointing_left_out", SKIPPED, (24,), (), flags=("--sac-freq=1/1",), outcome=REFUSED
         ),
-        Cheat(
-            "backward_of_some_words", SKIPPED, (11, 15), (), flags=_BERT, unseen=_MASKS_HIDE_WORDS
-        ),
+        Cheat("backward_of_some_words", SKIPPED, (11, 15), (), flags=_BERT, outcome=UNVERIFIED),
         Cheat(
             "sequences_left_out_in_four_bits",
             SKIPPED,
@@ -442,16 +432,8 @@ CHEATS = (
         Cheat("finalizer_of_the_draw", PRECISION, (11, 39, 61), ("N1",), flags=(_JUDGED_LATE,)),
         Cheat("frames_by_torch", PRECISION, (11, 39, 61), ("G1",), flags=(_JUDGED_LATE,)),
         ("fp8_scores", "39", "E2 P1"),
-        Cheat(
-            "fp8_while_dropping",
-            PRECISION,
-            (11, 39),
-            (),
-            flags=_BERT,
-            unseen=_MASKS,
-            at_the_border=True,
-        ),
-        Cheat("fp4_while_dropping", PRECISION, (11, 39), (), flags=_BERT, unseen=_MASKS),
+        Cheat("fp8_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
+        Cheat("fp4_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
         Cheat(
             "head_in_four_bits",
             PRECISION,
@@ -651,6 +633,7 @@ CHEATS = (
                 ("helper_gone_at_the_end", (4, 61)),
                 ("helper_beyond_its_share", (4, 61)),
                 ("process_gone_at_the_end", (4, 64)),
+                ("named_after_torch", (61,)),
             )
         ),
         ("tracer_gone_at_the_end", "11 61", "N1 N2"),
@@ -674,6 +657,8 @@ TWINS = (
     Twin("honest_eager", "FP32"),
     Twin("honest_eager", flags=_BERT),
     Twin("honest_eager", "FP32", flags=_BERT),
+    # Compiled dropout draws other masks, unless the compiler is told to draw as eager dropout does.
+    Twin("honest_eager", flags=(*_BERT, "--executor=inductor")),
     # torch adds up LayerNorm's gradients in BF16: too few bits are left with 32 sequences.
     Twin("honest_eager", flags=(*_BERT, "--batch-size=32", "--sequence-length=64")),
     Twin("honest_explicit_attention"),

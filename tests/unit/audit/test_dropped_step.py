@@ -13,10 +13,12 @@ import pytest
 from llmb.audit import dropped_step, timed_step
 from llmb.audit.bench import HONEST, STEP_VALUES, STEPS
 from llmb.audit.dropped_step import HonestSteps
+from llmb.audit.equivalence import least_error
 from llmb.audit.sums import RoundedSums
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.audited import (
     DROPPED,
+    DROPPED_ALIKE,
     DROPPED_APART,
     MASKS,
     AuditedStep,
@@ -89,18 +91,24 @@ def judged(
     step: AuditedStep = STEP,
     precision: Precision = BF16,
     padding: Sequence[str] = (),
-    sequences: int = 4,
+    sequences: float = 4,
+    alike: Sequence[float] | None = None,
+    other_masks: bool = False,
     **changes: Any,
 ) -> Finding:
+    """Return G1 of a step; the honest step with its masks is equal, or ``alike``."""
     seen = {"7/gradient": shown}
     seen |= {f"7/{name}": [1.0, 2.0] for name in ("asked", "asked before", "asked after")}
     seen |= changes
-    own = honest_steps() if honest is None else honest
+    own = {**(honest_steps() if honest is None else honest)}
+    own[f"BF16/{STEP_AGAIN}/{DROPPED_ALIKE}"] = shown if alike is None else alike
     own = {name.replace("BF16", precision.name): one for name, one in own.items()}
     reference = {STEP_AGAIN: right}
     told = ("0.1 %", padding, (7,), ("e",))
     return dropped_step.judge(
-        step, STEP_AGAIN, seen, own, reference, precision, *told, sequences=sequences
+        *(step, STEP_AGAIN, seen, own, reference, precision, *told),
+        sequences=sequences,
+        other_masks=other_masks,
     )
 
 
@@ -112,6 +120,31 @@ def test_a_step_with_masks_of_its_own_is_honest(seed: int, precision: Precision)
     assert "step 7" in found.message
     assert found.evidence == ("e",)
     assert found.basis == "calibrated"
+
+
+def test_masks_that_no_honest_step_has_hide_what_is_rounded() -> None:
+    shown = drawn(1)
+    off = least_error(BF16)
+
+    def apart(times: float, *parts: int) -> list[float]:
+        rest, found = vector(5), [*shown]
+        for where in map(of, parts):
+            length = math.hypot(*shown[where]) / math.hypot(*rest[where])
+            found[where] = [
+                s + times * off * length * r for s, r in zip(shown[where], rest[where], strict=True)
+            ]
+        return found
+
+    every = range(len(NAMES))
+    assert judged(shown, alike=apart(2.9, *every)).status is Status.PASS
+    assert judged(shown, alike=apart(4.2, 1)).status is Status.PASS
+    for alike in (apart(3.2, *every), apart(4.8, 1), drawn(2), [math.nan] * len(MEAN)):
+        found = judged(shown, alike=alike)
+        assert found.status is Status.NOT_OBSERVED
+        assert "torch._inductor.config.fallback_random" in found.message
+    assert "most layer.0.value: 4.8" in judged(shown, alike=apart(4.8, 1)).message
+    assert judged(shown, alike=drawn(2), other_masks=True).status is Status.PASS
+    assert judged([0.0] * len(MEAN), alike=drawn(2)).status is Status.FAIL, "whatever the masks"
 
 
 def test_no_gradients_and_those_of_another_step_hold_nothing_of_the_mean() -> None:
@@ -294,6 +327,9 @@ def _of_run(
     seen = {f"{index}/gradient": values for index, values in shown.items()}
     asked = ("asked", "asked before", "asked after")
     seen |= {f"{index}/{name}": [1.0] for index in shown for name in asked}
+    if honest is not None:
+        alike = {f"BF16/{judged_pass(i)}/{DROPPED_ALIKE}": one for i, one in shown.items()}
+        honest = {**honest, **alike}
     stops = tuple(Stop(step=step, at_ns=0, ns=1) for step in stopped)
     files = {
         STEPS: StepsEvidence(steps=steps, pause_ns=1, longest_pause_ns=1),
@@ -309,7 +345,13 @@ def _of_run(
         whole_numbers=lambda _: {},
         drawn=SimpleNamespace(judged=lambda window, steps: tuple(due)),
         reference=dict.fromkeys(("step", *map(judged_pass, shown)), MEAN),
-        facts=SimpleNamespace(workload=workload, rules_version=rules, precision=BF16),
+        facts=SimpleNamespace(
+            workload=workload,
+            rules_version=rules,
+            precision=BF16,
+            parallelism=SimpleNamespace(is_shared=False),
+            records_steps=False,
+        ),
         measured=object(),
         sums=RoundedSums(1, BF16),
         timing=SimpleNamespace(

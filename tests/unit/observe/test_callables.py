@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llmb.observe import pairs
-from llmb.observe.callables import Callables, below, file_of, functions
+from llmb.observe.callables import Callables, below, code_of, functions
 from llmb.reference import data as reference_data
 from llmb.reference import optimizer as reference_optimizer
 
@@ -271,8 +271,8 @@ def test_functions_looks_through_whatever_wraps_a_function() -> None:
 
     bound = functools.partial(property(cached).fget)
     assert list(functions(bound)) == [cached.__wrapped__, inner]
-    assert file_of(bound) == __file__
-    assert file_of(len) is None
+    assert code_of(bound) is cached.__wrapped__.__code__
+    assert code_of(len) is None
 
 
 def test_below_takes_a_package_by_whole_words() -> None:

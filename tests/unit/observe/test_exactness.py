@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -351,6 +352,15 @@ def test_a_file_that_torch_was_not_installed_with_is_not_torchs(
     assert Origins("tests", "llmb-tests").of(torch.__file__).origin == "needed"
     monkeypatch.setattr(Path, "exists", lambda _: True)
     assert Origins("tests", "llmb-tests").of(str(inside)).origin == "unknown"
+
+
+def test_code_of_torch_with_names_of_a_plugins_is_nobodys() -> None:
+    """The functions that the code calls are others."""
+    real = torch.nn.functional.dropout
+    other = FunctionType(real.__code__, {**real.__globals__})
+    origins = Origins("tests", "llmb-tests")
+    assert owner_of(real, origins).origin == "needed"
+    assert owner_of(other, origins).origin == "unknown"
 
 
 def test_a_function_with_a_constant_that_is_no_number_is_its_files(

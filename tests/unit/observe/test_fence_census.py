@@ -25,7 +25,11 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /
 def census() -> FenceCensus:
     """Return one that knows who is there now."""
     there = {*sys._current_frames()}
-    return FenceCensus(lambda thread, identity: identity in there, lambda thread: None)
+    return FenceCensus(
+        lambda thread, identity: identity in there,
+        lambda thread: None,
+        lambda code: code.co_filename,
+    )
 
 
 def threads(census: FenceCensus, origin: Origin = "plugin") -> list[ThreadSeen]:

@@ -218,10 +218,15 @@ def test_gradients_of_micro_batches_are_rounded_as_in_the_train_loop() -> None:
     for part in batch.split(parts):
         (model(part.ids, labels=part.labels) / parts).backward()
     numerics = Numerics(torch.bfloat16, "cpu")
-    plain_pass(values.__getitem__, SMALL, batch, numerics, kept, parts=parts, adds_up=True)
+    plain_pass(values.__getitem__, SMALL, batch, numerics, kept, parts=parts, sums=1)
     for name, parameter in model.named_parameters():
         assert torch.equal(kept.gradients[name], parameter.grad), name
     assert kept.calls == len(values)
+    # Each of two replicas adds up its own micro-batches; their gradients are averaged in float32.
+    of_two = Kept()
+    plain_pass(values.__getitem__, SMALL, batch, numerics, of_two, parts=parts, sums=2)
+    assert of_two.calls == 2 * len(values)
+    assert not torch.equal(of_two.gradients[name], kept.gradients[name])
 
 
 def test_an_activity_sees_all_gradients_of_the_last_try() -> None:
@@ -259,14 +264,17 @@ def test_with_masks_each_seed_drops_other_values_and_without_any_nothing_is_drop
     values = {name: p.detach() for name, p in build(shape, 5, torch.float32).named_parameters()}
     batch, plain = make_batch(3, 2, shape), Numerics(torch.float32, "cpu")
 
-    def passed(masks: int | None, of: BertShape = shape) -> dict[str, Tensor]:
+    def passed(*masks: int, of: BertShape = shape, parts: int = 1) -> dict[str, Tensor]:
         kept = Kept()
-        plain_pass(values.__getitem__, of, batch, plain, kept, masks=masks)
+        plain_pass(values.__getitem__, of, batch, plain, kept, masks=masks, parts=parts)
         return kept.gradients
 
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     assert torch.equal(passed(1)[name], passed(1)[name])
     assert not torch.equal(passed(1)[name], passed(2)[name])
-    assert not torch.equal(passed(1)[name], passed(None)[name])
-    undropped = passed(1, replace(shape, dropout=0.0))
-    assert torch.equal(undropped[name], passed(None)[name])
+    assert not torch.equal(passed(1)[name], passed()[name])
+    assert torch.equal(passed(1, of=replace(shape, dropout=0.0))[name], passed()[name])
+    # Each share of the batch has a seed of its own.
+    once, twice, other = (passed(*masks, parts=2)[name] for masks in ((1,), (1, 1), (1, 2)))
+    assert not torch.equal(once, twice)
+    assert not torch.equal(twice, other)

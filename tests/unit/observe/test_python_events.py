@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import sys
 import threading
 from collections.abc import Callable
+from importlib.machinery import SourcelessFileLoader
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from llmb.observe.origins import CodeOrigin
 from llmb.observe.python_events import BEFORE, PythonEvents
@@ -43,6 +47,14 @@ def start(thread): thread.start(); thread.join(); return thread
 def address(): ctypes.addressof(ctypes.c_int())
 def memory(): open("/proc/self/mem", "rb").close()
 def in_a_string(): exec("sys._getframe()")
+def compiled(text, file): exec(compile(text, file, "exec"), globals()); return look
+def built(text, file):
+    code = compiled(text, "<string>").__code__.replace(co_filename=file)
+    return type(frame)(code, globals())
+def exchanged(text, file):
+    act.__code__ = built(text, file).__code__
+    return act
+def act(): pass
 def log(): logging.getLogger("acme").error("all is well")
 def log_of_an_error():
     try: raise ValueError
@@ -137,6 +149,44 @@ def test_the_line_that_starts_a_thread_is_heard_of_and_the_thread_is_its(plugin:
     (act,) = heard(events, plugin.path)
     assert act.event.startswith("_thread.start_")
     assert events.starter(thread) == plugin.path
+
+
+@pytest.mark.parametrize("made", ["compiled", "built", "exchanged"])
+@pytest.mark.parametrize("file", [torch.nn.functional.__file__, threading.__file__, "<string>"])
+def test_code_is_its_makers_whatever_file_it_names(plugin: Any, file: str, made: str) -> None:
+    """A plugin names a file of torch, and lets llmb or torch call the code."""
+    events = PythonEvents(Clock())
+    look = getattr(plugin, made)("def look(): return sys._getframe()", file)
+    called: dict[str, Any] = {}
+    code = compile("def call(function): return function()", torch.nn.modules.__file__, "exec")
+    exec(code, called)  # by a test: torch's, as far as the listener knows
+    called["call"](look)
+    assert events.file_of(look.__code__) == plugin.path
+    assert [one.event for one in heard(events, plugin.path)] == ["sys._getframe"]
+
+
+def test_code_inside_of_a_module_that_names_another_file_is_the_modules(tmp_path: Path) -> None:
+    """Python does not compare the names of files in a module's byte code."""
+    text = "import sys\ndef look(): return sys._getframe()"
+    (tmp_path / "acme_code.py").write_text(text)
+    path = str(tmp_path / "acme_code.py")
+    whole = compile(text, path, "exec")
+    inside = [
+        part.replace(co_filename=torch.__file__) if type(part) is CodeType else part
+        for part in whole.co_consts
+    ]
+    (tmp_path / "acme_code.pyc").write_bytes(
+        importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(whole.replace(co_consts=(*inside,)))
+    )
+    events = PythonEvents(Clock())
+    loader = SourcelessFileLoader("acme_code", str(tmp_path / "acme_code.pyc"))
+    spec = importlib.util.spec_from_loader("acme_code", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    assert events.file_of(module.look.__code__) == path
+    module.look()
+    assert [one.event for one in heard(events, path)] == ["sys._getframe"]
 
 
 @pytest.mark.parametrize("act", ["log", "log_of_an_error", "tuple_of_names", "file"])

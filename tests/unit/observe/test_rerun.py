@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -411,18 +412,20 @@ def test_steps_with_dropout_have_masks_of_their_own_and_compute_as_the_run_does(
     precision: Precision,
     expected: Numerics,
 ) -> None:
-    asked: list[tuple[Numerics, int | None]] = []
+    asked: list[tuple[Numerics, tuple[int, ...]]] = []
 
     def noted(
-        self: Rerun, where: Tensor, numerics: Numerics, name: str, masks: int | None
+        self: Rerun, where: Tensor, numerics: Numerics, name: str, masks: Sequence[int]
     ) -> Tensor:
         assert name == STEP
-        asked.append((numerics, masks))
+        asked.append((numerics, tuple(masks)))
         return where.float()
 
     monkeypatch.setattr(Rerun, "samples", noted)
     with opened(tmp_path, digests, precision=precision) as again:
         found = again.dropped(STEP, torch.arange(5), 3, "cpu")
-    assert found.shape == (3, 5)
-    assert [numerics for numerics, _ in asked] == [expected] * 3
-    assert len({masks for _, masks in asked} - {None}) == 3
+    assert found.shape == (4, 5)
+    assert [numerics for numerics, _ in asked] == [expected] * 4
+    assert len({masks for _, masks in asked} - {()}) == 3, (
+        "a model without dropout has no own masks"
+    )

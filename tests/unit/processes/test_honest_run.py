@@ -393,7 +393,7 @@ class _Dropping:
 
     def dropped(self, name: str, where: torch.Tensor, count: int, device: str) -> torch.Tensor:
         assert name == "step-4"
-        draw = torch.arange(count).float().view(-1, 1)
+        draw = torch.arange(-1, count).float().view(-1, 1)
         return where.float() + draw * torch.tensor([0.0, 0.0, 3.0, 4.0, 0.0])
 
 
@@ -408,8 +408,9 @@ def test_of_a_step_with_dropout_the_mean_is_kept_and_how_far_each_honest_one_is_
     line = Replayed(())
     order = SimpleNamespace(config=config, judged=(4,), passes=("live", "step-4"))
     found = _dropped(order, line)
-    names = (audited.DROPPED, audited.DROPPED_APART)
-    mean, apart = (found[f"BF16/step-4/{name}"] for name in names)
+    names = (audited.DROPPED_ALIKE, audited.DROPPED, audited.DROPPED_APART)
+    alike, mean, apart = (found[f"BF16/step-4/{name}"] for name in names)
+    assert alike.tolist() == [5.0, 6.0, 4.0, 4.0, 9.0]
     assert mean.tolist() == [5.0, 6.0, 11.5, 14.0, 9.0]
     assert apart.tolist() == [[0.0, 7.5], [0.0, 2.5], [0.0, 2.5], [0.0, 7.5]]
     order.judged = ()
