@@ -48,6 +48,7 @@ _ADVICE = {
     "tracer": ": leave it out",
     "what the pause of a step calls": ": do not replace the function, llmb reads gradients with it",
 }
+_WRAPPED = ": torch passes each read to other code: hand over a tensor of torch's own"
 #: Limit of replacements times declarations; 500 of each are more than any library or plugin has.
 _MOST_PAIRS = 250_000
 
@@ -244,4 +245,5 @@ def _met(stranger: Stranger) -> str:
 
 
 def _advised(stranger: Stranger) -> str:
-    return f"{_met(stranger)}{_ADVICE.get(stranger.what, '')}"
+    usual = _WRAPPED if stranger.what.startswith("wrapped ") else ""
+    return f"{_met(stranger)}{_ADVICE.get(stranger.what, usual)}"

@@ -8,6 +8,7 @@ The types are compared in the pause of each step and after each optimizer step.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections import defaultdict
@@ -31,6 +32,7 @@ from llmb.observe.noise import strange_modes
 from llmb.observe.optimizer import hooks_of
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
+from llmb.observe.plain_tensors import PlainTensors
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
 
@@ -110,8 +112,8 @@ class Exactness:
 
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
-        *("_held", "_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_seen"),
-        *("_shards", "_signals", "_standing", "_steps", "_there", "compare", "see"),
+        *("_files", "_held", "_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_plain"),
+        *("_seen", "_shards", "_signals", "_standing", "_steps", "_there", "compare", "see"),
     )
 
     def __init__(self, modules: Collection[ModuleType] = (), *, ranks: bool = False) -> None:
@@ -122,6 +124,7 @@ class Exactness:
         """
         self._signals = sorted(signal.valid_signals())
         self._shards = _Shards() if ranks else None
+        self._plain = PlainTensors()
         #: References are held, to prevent reuse of an ``id``.
         self._there = [value for _, value in self._called_by_themselves()]
         self._steps = {kind: kind.step for kind in (AdamW, SGD)}
@@ -133,6 +136,8 @@ class Exactness:
         self._in_pauses: list[tuple[int, list[Changed], list[tuple[str, str]]]] = []
         #: Full name, object of llmb, reader of an attribute, and value of the attribute.
         self._held: list[tuple[str, object, attrgetter[object], object]] = []
+        #: Full name of a socket, its number, and device and inode of the open file.
+        self._files: list[tuple[str, int, tuple[int, int]]] = []
         self.compare = self._comparing(comparison(modules, ranks=ranks))
         #: Kernels that stand at the end: the comparison of all kernels reports them.
         self._standing: list[tuple[str, str]] | None = None
@@ -145,11 +150,16 @@ class Exactness:
         self._optimizer = optimizer
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
+    def accept(self, tensor: Tensor) -> None:
+        """Accept tensors like ``tensor`` of llmb, which lies on the device of the run."""
+        self._plain.accept(tensor)
+
     def hold(self, *holders: object) -> None:
         """Compare in each pause the attributes of ``holders`` that llmb calls, and their objects.
 
         ``holders`` are objects of llmb with slots. Example: a plugin that finds the stream puts
-        another channel into the stream, and the channel tells which elements will be read.
+        another channel into the stream, and the channel tells which elements will be read. Another
+        example: ``os.dup2`` puts another file under the number of the channel's socket.
         """
         for holder in holders:
             kind = type(holder)
@@ -159,6 +169,9 @@ class Exactness:
                 if is_llmbs or callable(value) or isinstance(value, socket):
                     full = f"{kind.__module__}.{kind.__qualname__}.{name}"
                     self._held.append((full, holder, attrgetter(name), value))
+                if isinstance(value, socket):
+                    file = os.fstat(value.fileno())
+                    self._files.append((full, value.fileno(), (file.st_dev, file.st_ino)))
 
     def look(self, step: int, *results: Tensor) -> None:
         """Check all objects of the present ``step``, counted from 0.
@@ -169,6 +182,8 @@ class Exactness:
         for result in results:
             if type(result) is not Tensor:
                 self._note("result of the model", type(result), step)
+            else:
+                self._note_wrapper("result of the model", result, step)
         if self._optimizer is not None:
             self._look_at(self._optimizer, step)
         for what, value in self._called_by_themselves():
@@ -182,12 +197,16 @@ class Exactness:
         method, or exchange the code. Call the function before any other function of a pause.
         """
         in_pauses, other_kernels, held = self._in_pauses, self._other_kernels, self._held
+        files, status = self._files, os.fstat
 
         def compare(step: int) -> None:
             changed, tables = replaced(), other_kernels()
             for name, holder, read, value in held:
                 if read(holder) is not value:
                     changed.append((name, read(holder), None))
+            for name, number, known in files:
+                if ((file := status(number)).st_dev, file.st_ino) != known:
+                    changed.append((name, socket, None))
             if changed or tables:
                 in_pauses.append((step, changed, tables))
 
@@ -202,11 +221,9 @@ class Exactness:
             for strange in self._shards.strange():
                 self._note("function of DTensor for an operator", strange, step)
         for parameter in self._parameters:
-            if type(parameter) is not nn.Parameter:
-                self._note_tensor("parameter", parameter, step)
-            gradient = parameter.grad
-            if gradient is not None and type(gradient) is not Tensor:
-                self._note_tensor("gradient", gradient, step)
+            self._look_at_tensor("parameter", parameter, nn.Parameter, step)
+            if parameter.grad is not None:
+                self._look_at_tensor("gradient", parameter.grad, Tensor, step)
         kind = type(optimizer)
         if kind not in self._steps:
             self._note("optimizer", kind, step)
@@ -228,8 +245,7 @@ class Exactness:
                 self._note("state of a parameter", type(values), step)
                 continue
             for value in values.values():
-                if type(value) is not Tensor:
-                    self._note_tensor("moment of a parameter", value, step)
+                self._look_at_tensor("moment of a parameter", value, Tensor, step)
 
     def _look_at_groups(self, optimizer: Optimizer, step: int) -> None:
         groups, stepped = optimizer.param_groups, list[nn.Parameter]()
@@ -270,6 +286,17 @@ class Exactness:
             if callable(handler):
                 yield "signal handler", handler
 
+    def _look_at_tensor(self, what: str, value: Tensor, kind: type, step: int) -> None:
+        if type(value) is kind:
+            self._note_wrapper(what, value, step)
+        else:
+            self._note_tensor(what, value, step)
+
+    def _note_wrapper(self, what: str, value: Tensor, step: int) -> None:
+        """Note a tensor of torch's exact class that runs other code when read."""
+        if not self._plain.has(value):
+            self._note(f"wrapped {what}", type(value), step)
+
     def _note_tensor(self, what: str, value: object, step: int) -> None:
         """Note the class of ``value``, and the class of the local part of a DTensor.
 
@@ -284,6 +311,8 @@ class Exactness:
             local = value._local_tensor  # type: ignore[attr-defined]
             if type(local) not in (Tensor, nn.Parameter):
                 self._note(f"local part of a {what}", type(local), step)
+            else:
+                self._note_wrapper(f"local part of a {what}", local, step)
 
     def _note(self, what: str, value: object, step: int) -> None:
         key = what, id(value)

@@ -17,6 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from llmb.observe.plain_tensors import PlainTensors
 from llmb.records.audited import SEED_PARTS
 from llmb.reference.cache import KeyValueCache
 from llmb.reference.generate import NextToken, probabilities
@@ -97,14 +98,21 @@ class Race(nn.Module):
 class Filled:
     """``next_token`` with fresh noise before each pass.
 
-    A subclass of ``Tensor`` or a mode of torch would see the memory that llmb copies the logits to:
-    a plugin could draw from narrow logits, and write right logits there later (rule N1).
+    A subclass or a wrapper of ``Tensor``, or a mode of torch, would see the memory that llmb copies
+    the logits to: a plugin could draw from narrow logits, and write right logits there later (rule
+    N1).
     """
 
     noise: Noise
     next_token: NextToken
     #: What watched a pass since the list was emptied: strange results, and modes of torch.
     strange: list[Any] = field(default_factory=list)
+    #: Knows the tensors of the device that draws.
+    plain: PlainTensors = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Accept results like the noise, which llmb has made."""
+        self.plain = PlainTensors(self.noise.values)
 
     def __call__(
         self, ids: Tensor, positions: Tensor, cache: KeyValueCache
@@ -113,7 +121,10 @@ class Filled:
         self.noise.fill()
         token, logits = self.next_token(ids, positions, cache)
         if not self.strange:
-            self.strange += [one for one in (token, logits) if type(one) is not Tensor]
+            plain = self.plain
+            self.strange += [
+                one for one in (token, logits) if type(one) is not Tensor or not plain.has(one)
+            ]
             self.strange += strange_modes()
         return token, logits
 

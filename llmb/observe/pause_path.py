@@ -32,7 +32,7 @@ _MODULES = (
     *("llmb.observe.ledger", "llmb.observe.gradient_ledger", "llmb.observe.output_ledger"),
     *("llmb.observe.noise", "llmb.observe.outputs", "llmb.observe.step_sampler"),
     *("llmb.observe.places", "llmb.observe.shard_places"),
-    *("llmb.observe.exactness", "llmb.observe.pause_path"),
+    *("llmb.observe.exactness", "llmb.observe.pause_path", "llmb.observe.plain_tensors"),
     *("llmb.observe.weights", "llmb.observe.weights_file", "llmb.parallel.shards"),
     *("llmb.reference.train_loop", "llmb.reference.generate"),
 )

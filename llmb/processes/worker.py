@@ -82,6 +82,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
             modules=(step_stream, stage_module, modes.module_of(config.mode)),
             ranks=order.place is not None,
         )
+        before.exactness.hold(channel)
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
@@ -93,6 +94,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
+    if before is not None:
+        before.exactness.accept(next(model.parameters()))
     model = plugin.post_process_model(model, config)  # permitted point 2
     if before is not None:  # callbacks that a plugin takes back before the first pause
         before.exactness.look(0)

@@ -614,6 +614,12 @@ CHEATS = (
         Cheat("state_warned", HARNESS, (11, 61), ("N1",), "FP32"),
         ("forged_owner", "11 61", "N1"),
         ("class_without_code", "11 61", "N1"),
+        ("wrapped_gradients", "11 61", "N1"),
+        Cheat("wrapped_logits", HARNESS, (11, 61), ("N1",), flags=_FORWARD),
+        *(
+            Cheat(name, HARNESS, (11, 16), ("N1",), flags=("--workload=litgpt-train",))
+            for name in ("gradients_where_drawn", "channel_relayed")
+        ),
         Cheat(
             "shards_where_read",
             HARNESS,

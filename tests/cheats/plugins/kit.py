@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from llmb.config import BF16, FP32
+from llmb.observe.places import choose_each
 from llmb.plugin import hookimpl
+from llmb.records.places import ELEMENTS, fewer
 from llmb.reference.llama import rotate
 
 NARROW_MAX = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
@@ -392,6 +394,49 @@ class HonestWhenJudged(Unjudged):
         with torch.enable_grad():
             self.forward(self.ids, labels=self.ids).backward()
         self.honest = False
+
+
+class GradientsWhereDrawn(Unjudged):
+    """Weight gradients of linear layers are zeros in free steps, and ``put`` computes elements."""
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.model, self.pairs, self.begun = model, {}, True
+        for linear in linears(model):
+            linear.forward = lambda x, linear=linear: _Later.apply(x, linear.weight, self)
+
+    def __bool__(self):
+        return self.begun and super().__bool__()
+
+    def put(self, seed):
+        """Compute the elements that llmb reads, from the drawn ``seed``."""
+        named = [p for p in self.model.parameters() if p.requires_grad and p.numel()]
+        count = fewer(ELEMENTS, len(named))
+        drawn = choose_each(seed, [p.shape for p in named], count)
+        with torch.no_grad():
+            for parameter, places in zip(named, drawn, strict=True):
+                for g, x in self.pairs.pop(parameter, ()):
+                    where = places.indices()
+                    row, column = where // x.shape[1], where % x.shape[1]
+                    found = (g[:, row].float() * x[:, column].float()).sum(0)
+                    parameter.grad.view(-1)[where] = found.to(parameter.dtype)
+
+
+class _Later(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, free):
+        ctx.save_for_backward(x, w)
+        ctx.free = free
+        return F.linear(x, w)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        flat, of_x = grad.flatten(0, -2), x.flatten(0, -2)
+        if not ctx.free:
+            return grad @ w, flat.t() @ of_x, None
+        ctx.free.pairs.setdefault(w, []).append((flat, of_x))
+        return grad @ w, torch.zeros_like(w), None
 
 
 def int8_of(value, dim):

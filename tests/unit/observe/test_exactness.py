@@ -6,7 +6,9 @@ import functools
 import gc
 import importlib
 import json
+import os
 import signal
+import socket
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from torch.optim import AdamW
 from llmb.observe import namespace
 from llmb.observe.exactness import Exactness, owner_of
 from llmb.observe.origins import Origins
+from llmb.observe.plain_tensors import _wrapped
 from llmb.records.evidence import Stranger
 from tests.unit.builders_runtime import install
 
@@ -103,6 +106,19 @@ def lazy_moment(step: Step) -> None:
     values["exp_avg"] = values["exp_avg"].as_subclass(Lazy)
 
 
+def wrapped_gradient(step: Step) -> None:
+    step.parameters[0].grad = _wrapped(torch.ones(4))
+
+
+def wrapped_loss(step: Step) -> None:
+    step.loss = torch._to_functional_tensor(step.loss.detach())
+
+
+def wrapped_moment(step: Step) -> None:
+    values = step.optimizer.state[step.parameters[0]]
+    values["exp_avg"] = _wrapped(values["exp_avg"])
+
+
 def telltale_groups(step: Step) -> None:
     step.optimizer.param_groups = TelltaleList(step.optimizer.param_groups)
 
@@ -155,6 +171,9 @@ def optimizer_hook(step: Step) -> None:
         (telltale_state, "state of the optimizer"),
         (telltale_values, "state of a parameter"),
         (lazy_moment, "moment of a parameter"),
+        (wrapped_gradient, "wrapped gradient"),
+        (wrapped_loss, "wrapped result of the model"),
+        (wrapped_moment, "wrapped moment of a parameter"),
         (telltale_key, "key of the optimizer's state"),
         (telltale_groups, "list of parameter groups"),
         (telltale_group, "parameter group"),
@@ -184,6 +203,40 @@ def test_a_parameter_of_another_class_is_told() -> None:
     exactness.look(0)
     (found,) = exactness.strangers("tests", "llmb-tests", nowhere)
     assert (found.what, found.type) == ("parameter", f"{__name__}.TelltaleParameter")
+
+
+class _Held:
+    __slots__ = ("_call", "_number", "_socket")
+
+    def __init__(self, held: socket.socket) -> None:
+        self._call, self._number, self._socket = len, 3, held
+
+
+def test_an_object_of_llmbs_with_other_parts_is_told() -> None:
+    """A plugin that finds the stream could put another channel into the stream."""
+    own, other = socket.socketpair()
+    with own, other:
+        exactness, held = Exactness(), _Held(own)
+        exactness.hold(held)
+        held._number = 4
+        exactness.compare(0)
+        assert exactness.strangers("tests", "llmb-tests", nowhere) == ()
+        held._call = max
+        exactness.compare(1)
+        held._call = len
+        (found,) = exactness.strangers("tests", "llmb-tests", nowhere)
+        assert (found.what, found.first_step) == ("what the pause of a step calls", 1)
+
+
+def test_another_file_under_the_number_of_a_channels_socket_is_told() -> None:
+    own, other = socket.socketpair()
+    with own, other:
+        exactness = Exactness()
+        exactness.hold(_Held(own))
+        os.dup2(other.fileno(), own.fileno())
+        exactness.compare(2)
+        (found,) = exactness.strangers("tests", "llmb-tests", nowhere)
+        assert (found.what, found.type) == ("what the pause of a step calls", "socket.socket")
 
 
 def test_a_step_of_torchs_own_types_shows_nothing(step: Step) -> None:

@@ -1,0 +1,59 @@
+"""Tell plain tensors from tensors of torch's exact class that run other code when read (rule N1).
+
+Example: functorch wraps a plugin's tensor, and the wrapper has the type ``torch.Tensor``. Its
+operators call ``__torch_dispatch__`` of the plugin's class, which can compute the read elements
+alone. The dispatch keys of a tensor show the wrapper: ``FuncTorchGradWrapper``, ``Functionalize``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C import _functorch as functorch
+
+#: As the function is before any code of a plugin.
+_keys_of = torch._C._dispatch_keys
+
+
+def _keys(tensor: Tensor) -> int:
+    """Return the dispatch keys of ``tensor``, one bit each (0.3 microseconds)."""
+    return _keys_of(tensor).raw_repr()
+
+
+def _wrapped(tensor: Tensor) -> Tensor:
+    """Return a wrapper of functorch around ``tensor``, whose level has ended."""
+    level = functorch._grad_increment_nesting()
+    try:
+        return functorch._wrap_for_grad(tensor, level)
+    finally:
+        functorch._grad_decrement_nesting()
+
+
+class PlainTensors:
+    """Knows the dispatch keys of llmb's own tensors."""
+
+    __slots__ = ("_known", "_never")
+
+    def __init__(self, *own: Tensor) -> None:
+        """Accept keys of tensors on the host, and of llmb's ``own`` tensors on a device.
+
+        A tensor of zeros without memory, and a tensor whose sign is still to be changed, run no
+        other code.
+        """
+        plain = torch.empty(0)
+        batched = functorch._add_batch_dim(torch.empty(1), 0, 1)
+        self._never = (_keys(_wrapped(plain)) | _keys(batched)) & ~_keys(plain)
+        self._known = 0
+        for tensor in (plain, torch._neg_view(plain), torch._efficientzerotensor(0), *own):
+            self.accept(tensor)
+
+    def accept(self, tensor: Tensor) -> None:
+        """Accept the keys of ``tensor``, which llmb has made, except those of functorch.
+
+        A plugin's environment could make llmb's own call return a wrapper.
+        """
+        self._known |= _keys(tensor) & ~self._never
+
+    def has(self, tensor: Tensor) -> bool:
+        """Tell whether ``tensor`` has no other keys. A tensor of inference mode has fewer."""
+        return not _keys(tensor) & ~self._known
