@@ -75,6 +75,8 @@ _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _WATCHED = THREADS | PROCESSES | TRACERS | FRAMES | OBJECTS | NATIVE | _MAKING
 _WATCHED |= {_ATTRIBUTE, _OPEN}
 
+#: The function of torch that gives the names in a frame to its caller.
+_TELLING = "createResolutionCallbackFromFrame"
 #: Limits: lines of code kept per file, and files.
 _LINES, _FILES = 50, 500
 #: Times kept per line of code: the first 16 and the last 16.
@@ -203,6 +205,8 @@ class _Makers:
             if kind == _KEPT:
                 is_makers = made is None or self.file_of(made.f_code) == self.file_of(frame.f_code)
                 return frame if is_makers else made
+            if looks and frame is not made and frame.f_code.co_name == _TELLING:
+                kind = _PASS
             if kind == _OTHER or (looks and frame is not made and _keeps(frame.f_code)):
                 return made
             frame = frame.f_back

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from llmb.config import RunConfig
+from llmb.errors import UnavailableError
 from llmb.parallel.mesh import Mesh
 from llmb.parallel.tensor import found_blocks, slice_model
 from llmb.reference.shapes import Shape
@@ -104,6 +105,13 @@ class Layout:
                 program, self.mesh.part("dp_replicate")
             )
             return jitted
+        left_out = _left_out(program)
+        if left_out:
+            raise UnavailableError(
+                f"the model tells DistributedDataParallel to leave out {len(left_out)} trained "
+                f"parameters, such as {left_out[0]}: llmb's ranks share every gradient "
+                "(_ddp_params_and_buffers_to_ignore may name buffers)"
+            )
         replicated = DistributedDataParallel(
             program,
             process_group=self.mesh.part("dp_replicate").get_group(),
@@ -158,6 +166,12 @@ class Layout:
         for root in self._roots:
             for module in _sharded(root):
                 module.reshard()
+
+
+def _left_out(model: nn.Module) -> list[str]:
+    """Return the trained parameters of ``model`` whose gradients replicas would not share."""
+    ignored = {*getattr(model, "_ddp_params_and_buffers_to_ignore", ())}
+    return [name for name, p in model.named_parameters() if p.requires_grad and name in ignored]
 
 
 @contextmanager

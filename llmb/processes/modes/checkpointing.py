@@ -46,7 +46,7 @@ def checkpoint_blocks(model: nn.Module, shape: Shape, frequency: str) -> None:
     Raises:
         UsageError: the plugin's post-processing has left no blocks to find.
         UnavailableError: a block has a ``forward`` on the object itself, which would be called in
-            place of the class's.
+            place of the class's, or refuses another class.
     """
     chosen = parse(frequency)
     kinds: dict[str, type[nn.Module]] = {}
@@ -62,6 +62,11 @@ def checkpoint_blocks(model: nn.Module, shape: Shape, frequency: str) -> None:
             if name not in kinds:
                 kinds[name] = _checkpointed(type(block), chosen is None)
             block.__class__ = kinds[name]
+            if type(block) is not kinds[name]:
+                raise UnavailableError(
+                    f"--sac-freq: block {number} keeps its class {name}, which would leave "
+                    "checkpointing out: leave the flag out, or let the class be replaced"
+                )
 
 
 def _blocks(model: nn.Module, shape: Shape) -> list[nn.Module]:

@@ -22,6 +22,7 @@ from llmb.records.evidence import Act, Origin
 SOURCE = """
 import bdb, ctypes, gc, inspect, logging, subprocess, sys, threading, traceback, os
 from collections import namedtuple
+from torch._jit_internal import createResolutionCallbackFromFrame
 
 def frame(): return sys._getframe()
 def frame_of_inspect(): return inspect.currentframe()
@@ -29,6 +30,7 @@ def frame_of_an_error():
     try: raise ValueError
     except ValueError as error: return error.__traceback__.tb_frame
 def frame_of_logging(): return logging.currentframe()
+def frame_of_torch(): return createResolutionCallbackFromFrame(1)("sys")
 def frame_of_a_debugger():
     try: raise ValueError
     except ValueError as error: return bdb.Bdb().get_stack(None, error.__traceback__)
@@ -113,6 +115,7 @@ def heard(
         ("frame_of_inspect", "sys._getframe"),
         ("frame_of_an_error", "read of tb_frame"),
         ("frame_of_logging", "sys._getframe"),
+        ("frame_of_torch", "sys._getframe"),
         ("frame_of_a_debugger", "read of tb_frame"),
         ("text_of_an_error", "read of tb_frame"),
         ("in_a_string", "sys._getframe"),

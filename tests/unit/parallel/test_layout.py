@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from llmb.config import Parallelism
@@ -62,6 +63,14 @@ def bare(mesh: Parallelism | None = None, **changes: Any) -> Any:
 )
 def test_only_replicas_have_the_whole_model_each(mesh: Parallelism, sharded: bool) -> None:
     assert bare(mesh).is_sharded is sharded
+
+
+def test_a_model_that_keeps_gradients_from_the_other_ranks_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    model._ddp_params_and_buffers_to_ignore = ["weight", "scale"]  # type: ignore[assignment]
+    assert layout._left_out(model) == ["weight"]
+    model.weight.requires_grad_(False)
+    assert layout._left_out(model) == []
 
 
 def test_ranks_speak_of_gradients_after_the_last_part_of_each_step_alone() -> None:

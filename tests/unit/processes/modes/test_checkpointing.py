@@ -94,6 +94,19 @@ def test_chosen_blocks_go_forward_twice_and_the_others_once(frequency: str) -> N
     assert [calls[number] for number in range(4)] == times
 
 
+def test_a_block_that_keeps_its_class_is_refused() -> None:
+    class Fixed(type(next(iter(blocks_of(build(LLAMA, 1, torch.float32), LLAMA))))):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: object) -> None:
+            if name != "__class__":
+                super().__setattr__(name, value)
+
+    model = build(LLAMA, seed=1, dtype=torch.float32)
+    for block in blocks_of(model, LLAMA):
+        object.__setattr__(block, "__class__", Fixed)
+    with pytest.raises(UnavailableError, match=r"block 0 keeps its class .*Fixed"):
+        checkpoint_blocks(model, LLAMA, "1/1")
+
+
 def test_op_keeps_products_and_computes_the_rest_again() -> None:
     products, others = Counter[str](), Counter[str]()
 
