@@ -29,6 +29,9 @@ _PIECES, _MORE_PIECES = 1.5, 32
 #: Largest share of padding in a stored parameter, and the standard deviations added to it: a step
 #: may read a single half of a parameter.
 _PADDING, _DEVIATIONS = 0.5, 2.0
+#: Share of the model's elements that may lie in more padding, in all. Example: a kernel pads a head
+#: of two rows to 16 rows.
+_SMALL = 1e-3
 
 
 def _groups() -> Iterator[tuple[str, str]]:
@@ -72,25 +75,33 @@ def mixed(
 
 
 def starved(
-    stored: Sequence[str], counts: Sequence[int], where: Sequence[int], parameters: int
+    stored: Sequence[str],
+    counts: Sequence[int],
+    where: Sequence[int],
+    shapes: Mapping[str, Sequence[int]],
 ) -> str | None:
-    """Return why too few elements are read of some of the model's ``parameters``; None otherwise.
+    """Return why too few elements are read of some of the model's parameters; None otherwise.
 
-    ``stored``, ``counts`` and ``where`` are those of ``mixed``. Example: ``94 % of flat is
-    padding``.
+    The arguments are those of ``mixed``. Example: ``94 % of flat is padding``.
     """
-    most = int(_PIECES * parameters) + _MORE_PIECES
+    most = int(_PIECES * len(shapes)) + _MORE_PIECES
     if len(stored) > most:
         return (
-            f"the model's {parameters} parameters are stored in {len(stored)}, and few elements of "
-            f"each are read: store {most} at most"
+            f"the model's {len(shapes)} parameters are stored in {len(stored)}, and few elements "
+            f"of each are read: store {most} at most"
         )
     rows = range(0, len(where), sum(counts))
     largest = _PADDING + _DEVIATIONS * 0.5 / math.sqrt(max(1, len(rows)))
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    contents = dict(zip(stored, held(counts, where, Elements(sizes)), strict=True))
+    small = _SMALL * sum(sizes.values())
     for name, (begin, end) in zip(stored, pairwise(accumulate(counts, initial=0)), strict=True):
         read = [place for row in rows for place in where[row + begin : row + end]]
         padding = sum(place < 0 for place in read) / max(1, len(read))
         if padding > largest:
+            inside = {one for one, _ in contents[name]}
+            small -= sum(sizes[one] for one in inside) if inside else math.inf
+        if padding > largest and small < 0:
             return (
                 f"{padding:.0%} of {name} is padding, and few elements of the model are read "
                 f"there: pad a parameter to twice its size at most"

@@ -42,7 +42,8 @@ G1 = Rule(
     "every step (fewer for more than 128 parameters). Not observed if matrices of several kinds "
     "are stored in one parameter, except for queries, keys and values, and for gate and up "
     "(judged apart in formats of 16 bits and more, if L1 compares every step); if more than half "
-    "of a stored parameter is padding (0.2 more in 25 steps); or if there are more than 1.5 times "
+    "of a stored parameter is padding (0.2 more in 25 steps; a thousandth of the model may lie in "
+    "more padding); or if there are more than 1.5 times "
     "as many stored parameters as in the model and 32. With dropout: beside the mean of four "
     "honest steps with the same weights and tokens and other masks, and beside an honest step with "
     "the same masks, whose seed llmb sets before each step. Not observed if the worker has other "
@@ -153,7 +154,7 @@ def _mixed(bench: Bench) -> str | None:
         return None
     shapes, one_layer = {p.name: p.shape for p in pristine.parameters}, bench.why_rough is not None
     for stored, counts, where in _places(bench):
-        few = stored_together.starved(stored, counts, where, len(shapes))
+        few = stored_together.starved(stored, counts, where, shapes)
         if few is not None:
             return few
         found = stored_together.mixed(stored, counts, where, shapes, one_layer=one_layer)

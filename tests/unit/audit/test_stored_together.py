@@ -95,7 +95,9 @@ def test_a_place_that_the_model_does_not_have_is_refused() -> None:
 def padded(share: float, rows: int) -> str | None:
     """Return the fault of 8 elements of ``plain`` and of ``flat``, with a ``share`` of padding."""
     padding = round(share * 8)
-    return starved(["plain", "flat"], [8, 8], [*range(16 - padding), *[-1] * padding] * rows, 20)
+    shapes = {"first": (8,), "second": (8,)}
+    where = [*range(16 - padding), *[-1] * padding] * rows
+    return starved(["plain", "flat"], [8, 8], where, shapes)
 
 
 def test_a_parameter_may_be_padded_to_twice_its_size() -> None:
@@ -107,6 +109,18 @@ def test_a_parameter_may_be_padded_to_twice_its_size() -> None:
     )
 
 
+def test_a_thousandth_of_the_model_may_lie_in_more_padding() -> None:
+    """A kernel pads a head of two rows to 16 rows."""
+    shapes = {"matrix": (1000, 16), "head": (16,)}
+    where = [*range(8), 16_000, *[-1] * 7] * 40
+    assert starved(["matrix", "head"], [8, 8], where, shapes) is None
+    shapes["matrix"] = (500, 16)
+    where = [*range(8), 8_000, *[-1] * 7] * 40
+    assert starved(["matrix", "head"], [8, 8], where, shapes) is not None
+    nowhere = [*range(8), *[-1] * 8] * 40
+    assert starved(["matrix", "head"], [8, 8], nowhere, shapes) is not None
+
+
 def test_in_few_steps_half_of_a_parameter_may_have_been_read() -> None:
     assert padded(0.75, 10) is None
     assert padded(0.875, 10) is not None
@@ -115,7 +129,8 @@ def test_in_few_steps_half_of_a_parameter_may_have_been_read() -> None:
 
 def test_a_model_may_be_stored_in_few_more_parameters_than_it_has() -> None:
     for pieces, fails in ((62, False), (63, True)):
-        found = starved([f"p{n}" for n in range(pieces)], [1] * pieces, [*range(pieces)], 20)
+        shapes = {f"q{n}": (4,) for n in range(20)}
+        found = starved([f"p{n}" for n in range(pieces)], [1] * pieces, [*range(pieces)], shapes)
         assert (found is not None) is fails
     assert found is not None
     assert "20 parameters are stored in 63" in found
