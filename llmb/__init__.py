@@ -1,5 +1,7 @@
 """llmb: an LLM-training benchmark that any hardware vendor can run and any stranger can check."""
 
+import os
+
 TYPE_CHECKING = False  # type checkers take the name for True; ``typing`` would take 3 ms to import
 if TYPE_CHECKING:
     from llmb import errors
@@ -9,6 +11,10 @@ if TYPE_CHECKING:
     from llmb.api.result import RunResult, load
     from llmb.api.running import run
     from llmb.api.steps import TimedStep
+
+# Else pydantic imports the code of every package with an entry point of the group "pydantic", in
+# the supervisor and in the reference run, too. This module runs before any import of pydantic.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
 
 __version__ = "0.4.0"
 
