@@ -410,6 +410,8 @@ class RunConfig(Choices):
 _LAST_LINE, _RELAYED = "LLMB_LAST_LINE", "TORCHELASTIC_SIGNALS_TO_HANDLE"
 #: The folders in which Python looks for packages.
 _PATH = "PYTHONPATH"
+#: If 0, ``import torch`` imports no package of the entry point group ``torch.backends``.
+AUTOLOADS = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: Read by OpenMP when OpenMP starts.
 _WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
 #: Read by numpy's OpenBLAS when the library is loaded.
@@ -424,15 +426,28 @@ def without_waiting(variables: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Limit numpy, if imported inside, to one BLAS thread: numpy then starts no threads."""
-    before = os.environ.get(_BLAS)
-    os.environ[_BLAS] = "1"
+    with _variable(_BLAS, "1"):
+        yield
+
+
+@contextmanager
+def torch_alone() -> Iterator[None]:
+    """Let ``import torch``, if inside, import no vendor's package (group ``torch.backends``)."""
+    with _variable(AUTOLOADS, "0"):
+        yield
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_BLAS]
+            del os.environ[name]
         else:
-            os.environ[_BLAS] = before
+            os.environ[name] = before
 
 
 def environment() -> dict[str, str]:
@@ -470,17 +485,14 @@ def packages_in(folder: Path) -> Iterator[None]:
 
     Example: the plugin of ``llmb demo``, which is not installed.
     """
-    before, place = os.environ.get(_PATH), str(folder)
-    os.environ[_PATH] = os.pathsep.join(filter(None, (place, before)))
+    place = str(folder)
+    path = os.pathsep.join(filter(None, (place, os.environ.get(_PATH))))
     sys.path.append(place)
     try:
-        yield
+        with _variable(_PATH, path):
+            yield
     finally:
         sys.path.remove(place)
-        if before is None:
-            del os.environ[_PATH]
-        else:
-            os.environ[_PATH] = before
 
 
 @contextmanager

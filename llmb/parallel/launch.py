@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from llmb import endings
-from llmb.config import limit_threads, relayed_last_line
+from llmb.config import limit_threads, relayed_last_line, torch_alone
 from llmb.endings import Interrupted
 from llmb.errors import INTERRUPTED_EXIT_CODE, RunFailedError, UnavailableError
 from llmb.plugin.builtin.host import usable_cores
@@ -34,9 +34,10 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         UnavailableError: this torch has no torch.distributed.
     """
     try:
-        from torch.distributed.elastic.multiprocessing import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+        with torch_alone():
+            from torch.distributed.elastic.multiprocessing import SignalException
+            from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+            from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
         raise UnavailableError(
             f"--nproc {nproc}: this torch cannot start ranks ({error})"

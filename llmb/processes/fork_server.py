@@ -18,10 +18,10 @@ import weakref
 from importlib import import_module
 from typing import NoReturn
 
-from llmb.config import one_blas_thread
+from llmb.config import one_blas_thread, torch_alone
 from llmb.plugin.builtin import host
 from llmb.wire.address import give_descriptor, take_descriptor
-from llmb.wire.forking import command
+from llmb.wire.forking import WITHOUT_PLUGINS, command
 
 #: Modules that the processes of a run import, and modules that torch imports while working. All are
 #: imported before the first order is answered: nothing may run beside a process that measures.
@@ -34,8 +34,6 @@ _IMPORTED = (
         for name in ("offer", "ceilings", "worker", "honest_run", "reference_run")
     ),
 )
-#: Processes without a plugin that compute the figures to judge a plugin by: memory is closed.
-_CLOSED = ("llmb.processes.reference_run",)
 _LONGEST_ORDER = 4096
 _OUTPUT, _ERRORS, _CHANNEL = 1, 2, 3
 
@@ -45,7 +43,7 @@ def serve(control: socket.socket) -> None:
 
     Only the server returns from this function: a forked process ends inside.
     """
-    with one_blas_thread():
+    with one_blas_thread(), torch_alone():
         for name in _IMPORTED:
             import_module(name)
     from llmb.observe import namespace
@@ -104,7 +102,7 @@ def _go_on(control: socket.socket, told: int, module: str, log: int, channel: in
 
 def _become(module: str, log: int, channel: int) -> None:
     """Set this process up like a new process for ``module``, and run the module to the end."""
-    host.allow_debuggers(yes=module not in _CLOSED)
+    host.allow_debuggers(yes=module not in WITHOUT_PLUGINS)
     os.dup2(log, _OUTPUT)
     os.dup2(log, _ERRORS)
     os.dup2(channel, _CHANNEL, inheritable=False)

@@ -22,7 +22,7 @@ from llmb.audit import recomputed
 from llmb.audit.bench import LEDGER, OPTIMIZER, PROBED, Bench, UnreadableError, facts_of
 from llmb.audit.recomputed import Compared, Made
 from llmb.audit.rule import Evidence
-from llmb.config import FP32, Mode, Precision, RunConfig, idle_waiting
+from llmb.config import FP32, Mode, Precision, RunConfig, idle_waiting, torch_alone
 from llmb.errors import (
     BundleRefusedError,
     NotEnoughMemoryError,
@@ -426,7 +426,8 @@ def _child(name: str, log: IO[bytes]) -> Iterator[Child]:
 
 def _here(record: RunRecord) -> RunConfig:
     """Return the config to recompute a run on this host, with all ranks in one process."""
-    from llmb.plugin.builtin.products import faster_way_of  # imports torch
+    with torch_alone():
+        from llmb.plugin.builtin.products import faster_way_of  # imports torch
 
     config = record.config
     narrow = config.precision.dtype in ("bfloat16", "float16")

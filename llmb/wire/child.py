@@ -64,7 +64,7 @@ class Child:
         self._unmet, self._door = None, _Door()
         self._process = subprocess.Popen(
             forking.command(module),
-            env=child_environment(self._door.address, environment),
+            env=child_environment(self._door.address, forking.variables_for(module, environment)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -24,7 +24,7 @@ from typing import IO
 
 import llmb
 from llmb import clock
-from llmb.config import environment, without_waiting
+from llmb.config import AUTOLOADS, environment, without_waiting
 from llmb.plugin.builtin import host
 from llmb.wire.address import descriptor_environment
 
@@ -49,16 +49,26 @@ leave()
 """
 ROOT = Path(llmb.__file__).resolve().parent.parent
 _SERVER = "llmb.processes.fork_server"
+#: Processes without a plugin that compute the figures to judge a plugin by.
+WITHOUT_PLUGINS = frozenset({"llmb.processes.reference_run", "llmb.processes.replay_run"})
 #: Importing torch from a cold network file system takes minutes.
 _ANSWER_S = 300.0
-#: torch imports all packages of this entry point group, possibly a vendor's, unless the variable
-#: is 0.
-_AUTOLOADED, _AUTOLOADS = "torch.backends", "TORCH_DEVICE_BACKEND_AUTOLOAD"
+#: ``import torch`` imports all packages of this entry point group, possibly a vendor's.
+_AUTOLOADED = "torch.backends"
 
 
 def command(module: str) -> list[str]:
     """Return the command line that runs ``module`` as a process of llmb."""
     return [sys.executable, "-c", BOOT, module, str(ROOT)]
+
+
+def variables_for(module: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a spawned ``module``: those ``wanted``, and no extension of torch.
+
+    Example: ``import torch`` in the reference run imports no vendor's package, whatever the plugin
+    or the user has set.
+    """
+    return {**wanted, **({AUTOLOADS: "0"} if module in WITHOUT_PLUGINS else {})}
 
 
 class NoForkError(Exception):
@@ -254,6 +264,6 @@ def start(
 
 def _imports_with_torch() -> bool:
     """Tell whether ``import torch`` imports a vendor's package; a clean process must not."""
-    if environment().get(_AUTOLOADS) == "0":
+    if environment().get(AUTOLOADS) == "0":
         return False
     return bool(entry_points(group=_AUTOLOADED))

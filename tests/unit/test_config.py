@@ -167,6 +167,19 @@ def test_numpy_may_be_imported_with_one_thread_and_the_variable_is_as_before(
         assert os.environ.get("OPENBLAS_NUM_THREADS") == before
 
 
+@pytest.mark.parametrize("before", [None, "1"])
+def test_torch_imports_no_vendors_package_while_it_is_alone(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    name = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    with config.torch_alone():
+        assert os.environ[name] == "0"
+    assert os.environ.get(name) == before
+
+
 def test_the_environment_handed_out_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLMB_TEST_ONLY", raising=False)
     config.environment()["LLMB_TEST_ONLY"] = "1"

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -349,6 +350,21 @@ def test_a_plugin_cannot_put_another_llmb_first_with_a_variable(
     # The supervisor's llmb lies on the path already, as it does where llmb was installed.
     with start(TELL, PYTHONPATH=f"{decoy}:{tmp_path}:{forking.ROOT}") as child:
         assert child.expect(Phase, 10) == Phase(name=llmb.__file__)
+
+
+@pytest.mark.parametrize("module", ["reference_run", "replay_run", "honest_run", "worker"])
+def test_torch_imports_no_vendors_package_in_a_process_without_plugins(
+    monkeypatch: pytest.MonkeyPatch, log: IO[bytes], module: str
+) -> None:
+    alone = module in ("reference_run", "replay_run")
+    tell = "import os; print(os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'])"
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "1")
+    monkeypatch.setattr(forking, "command", lambda module: [sys.executable, "-c", tell])
+    child = Child(f"llmb.processes.{module}", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "yes"}, log)
+    child._process.wait(20)
+    child.end()
+    log.seek(0)
+    assert log.read() == (b"0\n" if alone else b"yes\n")
 
 
 def test_a_child_introduces_itself_with_the_nonce_it_was_given(
