@@ -24,8 +24,18 @@ _KNOWN_PRELOADS = {*_EXPLAINED, "system"}
 #: Origins of explained native libraries. The plugin's own are listed as closed components.
 _KNOWN_LIBRARIES = {*_KNOWN_PRELOADS, "llmb", "plugin", "compiler"}
 _PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
-#: Variables that let Python run other code before any code of llmb.
-_BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
+#: Variables that let other code run before any code of llmb: Python's, except for switches and
+#: sizes, and those that name libraries for OpenSSL and glibc to load. Examples:
+#: ``PYTHONWARNINGS=ignore::acme.Warned`` imports ``acme``, and ``PYTHONPYCACHEPREFIX`` names a
+#: folder that may have other byte code of llmb. LD_LIBRARY_PATH is not listed: oneAPI and ROCm
+#: need the variable.
+_PYTHONS = "PYTHON"
+_HARMLESS = {
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONMALLOC"),
+    *("PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONUTF8"),
+    *("PYTHON_GIL", "PYTHON_JIT"),
+}
+_LOADERS = {"OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES", "GCONV_PATH"}
 _few = partial(few, most=3, between="; ")
 #: What to do about libraries, about libraries loaded before all others, and about processes.
 _LIBRARY_HINT = (
@@ -40,6 +50,10 @@ _PRELOAD_HINT = (
 _PROCESS_HINT = (
     "No process may run beside the steps: end the process before the first step, take a thread "
     "that llmb_helpers declares, or run the program in llmb_telemetry"
+)
+_START_HINT = (
+    "No package may bring sitecustomize.py, usercustomize.py or a .pth file with a line of code: "
+    "run the code when the plugin is imported"
 )
 _UNDECLARED = ", which llmb_helpers does not declare with a reason and its share of CPU time"
 
@@ -112,7 +126,10 @@ def finding(
     preloads = [p for p in evidence.preloaded if not declared or p.origin not in _KNOWN_PRELOADS]
     faults += [f"{_said(presence)} put before all others by {by}" for presence in preloads]
     hints += [_PRELOAD_HINT] if preloads else []
-    faults += [f"{name} set by the plugin" for name in sorted(_BEFORE_LLMB & {*variables})]
+    faults += [f"{_said(one)}, which runs in every Python process" for one in evidence.at_start]
+    hints += [_START_HINT] if evidence.at_start else []
+    early = sorted({*filter(_runs_before_llmb, variables)})
+    faults += [f"{name} set by the plugin" for name in early]
     return N2.finding(
         Status.FLAG if faults else Status.PASS,
         ". ".join((_few(faults), *hints)) if faults else _notes(evidence, timing),
@@ -120,6 +137,10 @@ def finding(
         honest="torch's, the plugin's libraries' and the system's only",
         evidence=(path,),
     )
+
+
+def _runs_before_llmb(variable: str) -> bool:
+    return variable in _LOADERS or (variable.startswith(_PYTHONS) and variable not in _HARMLESS)
 
 
 def _is_explained(presence: Presence) -> bool:

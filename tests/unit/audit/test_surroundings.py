@@ -126,6 +126,14 @@ def test_a_variable_that_runs_code_before_llmb_is_flagged() -> None:
     assert found.message == "PYTHONPATH set by the plugin"
 
 
+@pytest.mark.parametrize("origin", ["plugin", "library"])
+def test_a_file_that_python_runs_at_its_start_is_flagged(origin: Origin) -> None:
+    file = presence("code", origin, name="acme.pth", distribution="acme")
+    found = finding(at_start=(file,))
+    assert found.status is Status.FLAG
+    assert found.message.startswith("code acme.pth of acme, which runs in every Python process. No")
+
+
 def test_objects_frozen_for_the_collector_are_noted() -> None:
     frozen = finding(frozen_objects=(0, 12))
     assert frozen.status is Status.PASS
@@ -161,10 +169,27 @@ def test_whose_library_may_be_put_before_all_others(origin: Origin, status: Stat
 
 @pytest.mark.parametrize(
     "variable",
-    ["PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"],
+    [
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"),
+        *("PYTHONWARNINGS", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE", "PYTHONEXECUTABLE"),
+        *("PYTHON_OF_A_LATER_VERSION", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES"),
+        "GCONV_PATH",
+    ],
 )
-def test_each_variable_that_lets_python_run_other_code_first_is_flagged(variable: str) -> None:
+def test_each_variable_that_lets_other_code_run_first_is_flagged(variable: str) -> None:
     assert finding(variables=(variable,)).message == f"{variable} set by the plugin"
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONMALLOC"),
+        *("PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONUTF8"),
+        *("PYTHON_GIL", "PYTHON_JIT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF"),
+    ],
+)
+def test_a_variable_that_runs_no_code_is_no_finding(variable: str) -> None:
+    assert finding(variables=(variable,)).status is Status.PASS
 
 
 @pytest.mark.parametrize("origin", ["needed", "python", "llmb"])
