@@ -81,6 +81,18 @@ class Origins:
             self._places[file] = self._find(file)
         return self._places[file]
 
+    def brought_files(self) -> Iterator[tuple[Path, CodeOrigin, bool]]:
+        """Yield the files that the plugin's package, and packages that came with it, list.
+
+        Each with the origin, and whether the package is installed in place. Packages that torch or
+        llmb need are left out.
+        """
+        for owner in (self._plugin, *sorted(self.libraries)):
+            if owner not in self._needed:
+                origin, in_place = self._origin_of(owner), _source_folder(owner) is not None
+                for name, path in self._recorded.listed(owner):
+                    yield path, CodeOrigin(origin, owner, name), in_place
+
     def of_module(self, module: str) -> CodeOrigin:
         """Return the origin of the imported ``module``."""
         if module.partition(".")[0] in sys.stdlib_module_names:

@@ -84,6 +84,23 @@ class RecordedFiles:
             return True
         return digest is not None and (path.suffix != ".py" or _has(path, digest))
 
+    def listed(self, owner: str) -> Iterator[tuple[str, Path]]:
+        """Yield name and place of each file in the list of the package ``owner``.
+
+        A package without a list has the modules that Python imports at its start, if they lie in
+        the folder of the package and no package lists them. Example: ``sitecustomize.py``.
+        """
+        package = _AT_FIRST.get(owner)
+        if package is None:
+            return
+        names = [name for name, _ in _rows(package)]
+        folder = Path(str(package.locate_file("")))
+        if not names:
+            at_start = ("sitecustomize.py", "usercustomize.py")
+            listed = {one.place for n in at_start for one in self._by_last_name.get(n, ())}
+            names = [n for n in at_start if (folder / n).is_file() and folder / n not in listed]
+        yield from ((name, folder / name) for name in names)
+
     @cached_property
     def _digests(self) -> dict[str, Mapping[str, str]]:
         """File -> recorded digest, by package."""

@@ -27,6 +27,7 @@ from llmb.observe.exactness import owner_of
 from llmb.observe.fence_census import FenceCensus, files_of, innermost
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.python_events import PythonEvents
+from llmb.observe.start_files import start_files
 from llmb.plugin import NativeLibrary
 from llmb.records.evidence import Presence, PresenceKind, SurroundingsEvidence
 from llmb.records.redact import redact_text
@@ -96,6 +97,7 @@ class ProcessCensus:
             acts=acts,
             acts_omitted=omitted,
             threads=tuple(fences.threads(origins)),
+            at_start=tuple(_presence("code", one.name, one) for one in start_files(origins)),
             children_cpu_s=fences.children_cpu_s,
             ended_threads_cpu_s=fences.ended_threads_cpu_s,
         )

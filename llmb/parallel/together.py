@@ -160,6 +160,6 @@ _HOW: dict[type, tuple[tuple[str, ...], Callable[[Sequence[Any]], dict[str, obje
     ),
     SettingsEvidence: ((), _settings),
     StepsEvidence: ((), _steps),
-    SurroundingsEvidence: (("found", "preloaded", "acts", "threads"), _surroundings),
+    SurroundingsEvidence: (("found", "preloaded", "acts", "threads", "at_start"), _surroundings),
     TypesEvidence: ((), _types),
 }

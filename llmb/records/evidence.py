@@ -341,6 +341,9 @@ class SurroundingsEvidence(Frozen):
     acts: tuple[Act, ...] = ()
     acts_omitted: int = Field(default=0, ge=0)
     threads: tuple[ThreadSeen, ...] = ()
+    #: Files of the plugin, or of packages that it brings, which every Python process runs when it
+    #: starts. Example: sitecustomize.py.
+    at_start: tuple[Presence, ...] = ()
     #: CPU seconds so far, by the number of steps before each fence: of all child processes, and of
     #: ended threads.
     children_cpu_s: dict[int, float] = Field(default_factory=dict, max_length=100_000)
