@@ -59,17 +59,38 @@ def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
     Example: Python runs stale byte code from ``__pycache__``, or a file is replaced on disk after
     Python read the file. A file that ran before ``listen`` is yielded, too: no code is recorded.
     """
+    run = _run_by_file()
+    for file in files:
+        ran = run.get(str(file.resolve()))
+        if not ran or not _is_shown(file, ran):
+            yield file
+
+
+def other_than_own(folder: Path) -> Iterator[Path]:
+    """Yield the Python files below ``folder`` that ran other code than the file compiles to.
+
+    0.1 s for the 150 files of llmb in a worker. Files that ran before ``listen`` are not known.
+    """
+    inside = f"{folder.resolve()}{os.sep}"
+    for name, ran in _run_by_file().items():
+        if name.startswith(inside) and name.endswith(".py") and not _is_shown(Path(name), ran):
+            yield Path(name)
+
+
+def _run_by_file() -> dict[str, list[CodeType]]:
+    """Return the code of modules that ran, by the real path of the file."""
     run: dict[str, list[CodeType]] = {}
     folder_of = functools.cache(os.path.realpath)  # two thousand files lie in a hundred folders
     place_of = functools.cache(functools.partial(_resolved, folder_of))  # half are "<string>"
     for code in listen()():
         if code.co_name == _MODULE:
             run.setdefault(place_of(code.co_filename), []).append(code)
-    for file in files:
-        shown = compiled(file)
-        ran = run.get(str(file.resolve()))
-        if shown is None or not ran or not all(is_same(code, shown) for code in ran):
-            yield file
+    return run
+
+
+def _is_shown(file: Path, ran: Iterable[CodeType]) -> bool:
+    shown = compiled(file)
+    return shown is not None and all(is_same(code, shown) for code in ran)
 
 
 def is_same(one: CodeType, other: CodeType) -> bool:

@@ -25,6 +25,8 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
+import llmb
+from llmb.observe import executed_code
 from llmb.observe.callables import Callables, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
@@ -42,6 +44,7 @@ _WATCHING = (
     "llmb.observe.origins",
     "llmb.observe.namespace",
 )
+_LLMB = Path(llmb.__file__).resolve().parent
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 500  # characters of a name
 
@@ -132,6 +135,7 @@ class NamespaceWatch:
                 *replaced.values(),
                 *(_kernel(c, origins) for c in changes if not c.supports_a_device),
                 *(r for r in _foreign(before, after, origins) if r.name not in replaced),
+                *map(_forged, executed_code.other_than_own(_LLMB)),
             ),
             device_kernels=sum(change.supports_a_device for change in changes),
             libraries=tuple(_libraries(origins)),
@@ -217,6 +221,16 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
         if place.origin == "other" and not after.is_member(name):
             continue
         yield _callable(name, value, origins).model_copy(update={"kind": "foreign"})
+
+
+def _forged(file: Path) -> Replacement:
+    """Return the replacement of all code of llmb's ``file``. Example: by forged byte code."""
+    return Replacement(
+        name=".".join(file.relative_to(_LLMB.parent).with_suffix("").parts)[:_LONGEST],
+        kind="foreign",
+        origin="unknown",
+        place="other code than the file",
+    )
 
 
 def _callable(name: str, value: object, origins: Origins, *, same: bool = False) -> Replacement:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import llmb
 from llmb.audit import namespace as rule_n1
-from llmb.observe import callables, namespace
+from llmb.observe import callables, executed_code, namespace
 from llmb.observe.namespace import NamespaceWatch, unreachable_watch
 from llmb.records.evidence import LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.finding import Finding, Status
@@ -84,6 +84,21 @@ def test_everything_that_was_replaced_is_named_and_nothing_else(changed: Namespa
         "torch.nn.functional.silu",
         "torch.ops.aten.mm",
     ]
+
+
+def test_other_code_of_llmb_than_its_file_fails(
+    watch: NamespaceWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Path(llmb.__file__).parent / "observe" / "gradient_ledger.py"
+    monkeypatch.setattr(executed_code, "other_than_own", lambda folder: iter([ledger]))
+    seen = watch.evidence(*PLUGIN)
+    name = "llmb.observe.gradient_ledger"
+    found = [one for one in seen.replaced if one.name == name]
+    assert len(found) == 1
+    seen = seen.model_copy(update={"replaced": tuple(found)})
+    judged = rule_n1.finding(seen, None, (), "namespace.json")
+    assert judged.status is Status.FAIL
+    assert "gradient_ledger by other code than the file" in judged.message
 
 
 def test_who_replaces_the_watching_functions_blinds_no_unreachable_watch(

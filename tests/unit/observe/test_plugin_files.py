@@ -82,6 +82,8 @@ def test_byte_code_of_another_text_is_found_out(site: Path) -> None:
     cached.write_bytes(head + marshal.dumps(compile("HIDDEN = 1\n", str(hooks), "exec")))
     assert importlib.import_module("acme_llmb.hooks").HIDDEN == 1
     assert plugin_files.loaded_otherwise("acme_llmb.hooks") == ("acme_llmb/hooks.py",)
+    assert list(executed_code.other_than_own(site / "acme_llmb")) == [hooks]
+    assert list(executed_code.other_than_own(site / "acme_llmb" / "kernels")) == []
 
 
 NANS = """\
