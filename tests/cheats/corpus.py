@@ -615,6 +615,11 @@ CHEATS = (
         ("module_swapped", "61", "N1"),
         ("kernel_overridden", "39 61", "N1"),
         _unseen("site_customised", HARNESS, "61 62", _ITSELF),
+        Cheat("clock_at_the_start", HARNESS, (1, 61), ("N2",), outcome=FLAGGED),
+        ("pydantic_extended", "61 62", "E1 E2 L1 P1"),
+        ("torch_extended", "39 61", "P1"),
+        ("warning_imported", "61", "N1 N2"),
+        ("byte_code_forged", "61", "N1 N2"),
         *(
             Cheat(plugin, HARNESS, (11, 61), ("L1", "N1"), "FP32")
             for plugin in (

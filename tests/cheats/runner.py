@@ -14,7 +14,7 @@ from tests.e2e.harness import Ended
 
 HERE = Path(__file__).parent
 PLUGINS = HERE / "plugins"
-#: Files that some of them put beside their package, by plugin.
+#: Files that some of them put beside their package, and further entry points, by plugin.
 SHIPPED = HERE / "shipped"
 NAME = "odd"
 #: The smallest shapes at which what the cheats do can be expressed.
@@ -62,8 +62,11 @@ def install(folder: Path, plugin: str, *, native: bool, vendor: str | None = Non
     info = folder / f"llmb_{NAME}-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llmb-{NAME}\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(f"[llmb]\n{NAME} = llmb_{NAME}\n")
-    for file in SHIPPED.joinpath(plugin).glob("*.py"):
+    shipped = SHIPPED / plugin
+    more = shipped / "entry_points.txt"
+    points = f"[llmb]\n{NAME} = llmb_{NAME}\n" + (more.read_text() if more.exists() else "")
+    (info / "entry_points.txt").write_text(points)
+    for file in shipped.glob("*.py"):
         shutil.copy(file, folder)
     return folder
 
