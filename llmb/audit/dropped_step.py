@@ -346,13 +346,15 @@ class HonestSteps:
 
     def unlike(self, shown: Array, alike: Array) -> _Unlike:
         """Return how far ``shown`` is from ``alike``, a gradient with the same masks."""
-        apart, usual, worst = 0.0, 0.0, ("", 0.0)
+        apart = usual = most = 0.0
+        worst = ""
         for part in self._parts:
             length = math.hypot(*alike[part.where])
             off = math.dist(shown[part.where], alike[part.where]) / (length or math.nan)
             apart, usual = apart + off**2, usual + part.error**2
-            worst = max(worst, (part.name, off / part.error), key=lambda one: one[1])
-        return _Unlike(math.sqrt(apart / usual), *worst)
+            if off / part.error > most:
+                most, worst = off / part.error, part.name
+        return _Unlike(math.sqrt(apart / usual), worst, most)
 
     def _sums(self, part: _DroppedPart, shown: Array) -> _Sums:
         theirs, own = shown[part.where], self._mean[part.where]
