@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from llmb.audit.distance import UNSEEN, Gap, gap
-from llmb.audit.equivalence import FEW, effective
+from llmb.audit.distance import UNSEEN, Gap, effective, gap
+from llmb.audit.equivalence import FEW
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array, Arrays, StoredArray
 from llmb.records.audited import LedgerEvidence, LedgerSegment, Moment, half_of

@@ -85,12 +85,26 @@ def or_worst(value: float, worst: float) -> float:
     return worst if math.isnan(value) else value
 
 
-def chance(elements: int | None) -> float:
+def chance(elements: float | None) -> float:
     """Return the growth of the slack of a part of so many elements; None: many.
 
     Examples: 1 for 64 or more, 4 for 4.
     """
     return 1.0 if elements is None else math.sqrt(max(1.0, _FEW / max(1, elements)))
+
+
+def effective(values: Array) -> float:
+    """Return the effective number of elements of ``values``: (sum of x^2)^2 / sum of x^4.
+
+    Examples: 1 where a single element outweighs all others; a third of the elements where
+    ``values`` are Gaussian. With the squares as weights this is Kish's effective sample size
+    (Survey Sampling, 1965).
+    """
+    largest = max(map(abs, values), default=0.0)
+    if not 0 < largest < math.inf:
+        return 0.0
+    squares = [(value / largest) ** 2 for value in values]
+    return sum(squares) ** 2 / sum(square * square for square in squares)
 
 
 def total(parts: Iterable[Gap]) -> Gap:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from llmb.audit.distance import UNSEEN, Gap, chance, gap, gaps, ratio, total
+from llmb.audit.distance import UNSEEN, Gap, chance, effective, gap, gaps, ratio, total
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.audit.sums import RoundedSums
@@ -170,20 +170,6 @@ def _untold(step: AuditedStep, name: str, right: Array, honest: Sequence[Arrays]
         ):
             found.add(segment.name)
     return frozenset(found)
-
-
-def effective(values: Array) -> float:
-    """Return the effective number of elements of ``values``: (sum of x^2)^2 / sum of x^4.
-
-    Examples: 1 where a single element outweighs all others; a third of the elements where
-    ``values`` are Gaussian. With the squares as weights this is Kish's effective sample size
-    (Survey Sampling, 1965).
-    """
-    largest = max(map(abs, values), default=0.0)
-    if not 0 < largest < math.inf:
-        return 0.0
-    squares = [(value / largest) ** 2 for value in values]
-    return sum(squares) ** 2 / sum(square * square for square in squares)
 
 
 def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[str, Gap]:

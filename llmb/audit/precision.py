@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from llmb.audit.distance import Gap, chance, gaps
+from llmb.audit.distance import Gap, chance, effective, gaps
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
 from llmb.families import FAMILIES
@@ -50,8 +50,22 @@ _OUT_PROJECTIONS = tuple(
 _HEADS = tuple(
     f"head/{one.matrices['head']}" for one in sorted(FAMILIES.values(), key=lambda one: one.tied)
 )
+#: In formats of 8 bits or fewer an effective element counts for two elements (of random numbers it
+#: counts for three), and a part for 28 or more: its slack is 1.5 times the usual at most.
+_OF_EFFECTIVE, _LEAST_ELEMENTS = 2, 28
+#: Fewest bits that the wider slack of such a part allows: an error of 0.95, as in rules E1 and G1.
+#: A part without any gradient has 0 bits.
+_SOMETHING = -math.log2(0.95)
+#: The name of a parameter's layer, such as ``model.layers.6``.
+_LAYER = re.compile(r"(?:out/)?(.+?\.\d+)\.")
 #: Median bits below which a pass is unrelated to the weights and tokens.
 _UNRELATED = 1.5
+#: In FP16, as in rules E1 and G1: whoever lets gradients overflow gets no verdict.
+OVERFLOWED_IN_PROBE = (
+    "{count} of {all} parts are not finite, such as {part}: the scaled gradients overflowed in the "
+    "probe. llmb scales the loss of a probe in FP16 already: scale it less in the plugin "
+    "(docs/plugins.md)"
+)
 UNDERFLOW = "an honest run in this format has as few bits: does the format lack a scale?"
 TOO_ROUGH = "the numbers of this format are so few that work and no work look alike"
 
@@ -122,6 +136,40 @@ def _of_host(reference: Arrays) -> dict[str, float]:
     return fewest_bits(runs, reference, made) if made else {}
 
 
+def _deciding(reference: Arrays) -> dict[str, float]:
+    """Return the number of elements that decide the error of each item of the probes.
+
+    The number is the effective number of the reference's elements, or the smallest of the outputs
+    of the item's layer if smaller. In a small model a branch writes into one or two channels, and
+    all errors of the branch are those of a few products. Only the workload, its weights and its
+    tokens count: no number of a vendor's run. Example: an honest v_proj of 12 layers with 64
+    channels in NVFP4 lacked 1.0 bits, and the output of its layer has 14 elements.
+    """
+    own = {
+        name: effective(array)
+        for name, array in reference.items()
+        if name.startswith(tuple(f"{probe}/" for probe in PROBES))
+    }
+    fewest: dict[str, float] = {}
+    for name, count in own.items():
+        layer = _layer_of(name) if "/out/" in name else None
+        if layer is not None:
+            fewest[layer] = min(count, fewest.get(layer, count))
+    return {
+        name: max(
+            _LEAST_ELEMENTS, _OF_EFFECTIVE * min(count, fewest.get(_layer_of(name) or "", count))
+        )
+        for name, count in own.items()
+    }
+
+
+def _layer_of(item: str) -> str | None:
+    """Return probe and layer of ``item``; None outside layers."""
+    probe, _, name = item.partition("/")
+    found = _LAYER.match(name)
+    return f"{probe}/{found[1]}" if found else None
+
+
 @dataclass(frozen=True)
 class Border:
     """Bits of an honest run in a class, and the limits for a run to reach the class."""
@@ -132,6 +180,8 @@ class Border:
     host: Mapping[str, float] = field(default_factory=dict)
     #: Number of compared elements by item; unknown: many.
     elements: Mapping[str, int] = field(default_factory=dict)
+    #: Number of elements that decide an item's error, where there are fewer of them.
+    deciding: Mapping[str, float] = field(default_factory=dict)
     #: Ranks share the worker's model.
     shared: bool = False
 
@@ -151,11 +201,22 @@ class Border:
             fixed -= _LEEWAY
         if item not in self.host:
             return fixed
-        return max(min(fixed, self.host[item] - self._slack(item)), fixed - _LEEWAY)
+        least = self._widened(item, self.host[item] - self._slack(item))
+        return max(min(fixed, least), fixed - _LEEWAY)
 
     def _slack(self, item: str) -> float:
         """Return the bits that ``item`` may lack: of 16 elements twice as many as of 64 or more."""
         return self.known.slack * chance(self.elements.get(item))
+
+    def _widened(self, item: str, limit: float) -> float:
+        """Return ``limit``, or less if few elements decide the error of ``item``.
+
+        Example: 1.51 bits of slack instead of 1 where 12 of 64 elements hold most of the length.
+        """
+        if item not in self.deciding:
+            return limit
+        wider = limit + self._slack(item) - self.known.slack * chance(self.deciding[item])
+        return min(limit, max(wider, _SOMETHING))
 
     @cached_property
     def untold(self) -> frozenset[str]:
@@ -182,7 +243,7 @@ class Border:
         """
         is_sum = item.endswith(".bias") or (self.shared and _GAIN.search(item))
         slack = self._slack(item) * (2 if is_sum else 1)
-        return min(self.honest.by_name[item], self._usual) - slack
+        return self._widened(item, min(self.honest.by_name[item], self._usual) - slack)
 
     @cached_property
     def _usual(self) -> float:
@@ -252,16 +313,34 @@ class Probes:
         """
         self._precision, self._evidence = precision, evidence
         self._shown = bits(seen, reference)
+        #: Items that are not finite in FP16.
+        self._overflowed = [
+            name
+            for name in self._shown.by_name
+            if precision.dtype == "float16" and not all(map(math.isfinite, seen.get(name, ())))
+        ]
         host = _of_host(reference)
         elements = {name: len(array) for name, array in reference.items()}
         known = self._known = precision.judged_as
+        few = _deciding(reference) if known is not None and known.bits <= NARROW_BITS else {}
         self._below = () if known is None else narrower(known)
         self._borders = [
-            Border(one, Bits(shown), host if one is known else {}, elements, shared)
+            Border(one, Bits(shown), host if one is known else {}, elements, few, shared)
             for one in (*([known] if known is not None else []), *self._below)
             if (shown := fewest_bits(ways(honest, one.name), reference))
         ]
         self._declared = next((b for b in self._borders if b.known is known), None)
+
+    def _overflow(self, rule: str) -> Finding | None:
+        """Return ``rule`` as not observed where scaled gradients overflowed, else None."""
+        if not self._overflowed:
+            return None
+        message = OVERFLOWED_IN_PROBE.format(
+            count=len(self._overflowed),
+            all=len(self._shown.by_name),
+            part=_readable(self._overflowed[0]),
+        )
+        return not_observed(rule, message, self._evidence)
 
     def honest_is_honest(self) -> bool:
         """Tell whether the honest run itself reaches the declared class.
@@ -318,6 +397,8 @@ class Probes:
 
     def branches(self) -> Finding:
         """Return E2."""
+        if (overflow := self._overflow("E2")) is not None:
+            return overflow
         border = self._declared
         if border is None:
             return not_observed(
@@ -388,6 +469,8 @@ class Probes:
 
         Example: without a scale the gradients of a loss that is a mean underflow.
         """
+        if (overflow := self._overflow("E3")) is not None:
+            return overflow
         medians, known, border = _medians(self._shown), self._known, self._declared
         found = live_weights(medians, self._evidence, known)
         if found.status is not Status.FAIL or known is None or border is None or not known.declared:
@@ -399,6 +482,8 @@ class Probes:
 
     def effective(self) -> Finding:
         """Return P1."""
+        if (overflow := self._overflow("P1")) is not None:
+            return overflow
         if not self.honest_is_honest():
             return self._by_floor()
         measured, declared = self.measured(), self._precision.name

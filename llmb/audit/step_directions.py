@@ -17,8 +17,7 @@ from operator import mul
 from typing import NamedTuple
 
 from llmb.audit.compared_rows import Rows
-from llmb.audit.distance import UNSEEN, or_worst
-from llmb.audit.equivalence import effective
+from llmb.audit.distance import UNSEEN, effective, or_worst
 from llmb.audit.rule import Rule
 from llmb.records.arrays import Array
 from llmb.records.finding import Finding, Status

@@ -123,6 +123,75 @@ def test_the_floor_of_few_elements_lies_deeper_below_the_hosts_honest_run(
     assert border.floor(UP) == floor
 
 
+@pytest.mark.parametrize(("elements", "slack"), [(64, 1.0), (40, math.sqrt(1.6)), (28, 1.51186)])
+def test_the_slack_of_a_narrow_format_grows_where_few_elements_decide(
+    elements: float, slack: float
+) -> None:
+    own, host = Bits(dict.fromkeys(PARTS, 2.3)), {UP: 1.5}
+    border = Border(KNOWN["NVFP4"], own, host=host, deciding={UP: elements})
+    assert border.limit(UP) == pytest.approx(2.3 - slack, abs=1e-4)
+    assert border.limit(DOWN) == pytest.approx(1.3)
+    assert border.floor(UP) == pytest.approx(min(0.5, max(1.5 - slack, -math.log2(0.95))), abs=1e-4)
+
+
+def test_the_wider_slack_of_few_elements_lets_no_missing_gradient_pass() -> None:
+    rough = Bits(dict.fromkeys(PARTS, 1.2))
+    border = Border(KNOWN["MXFP4"], rough, deciding=dict.fromkeys(PARTS, 28.0))
+    assert border.limit(UP) == pytest.approx(-math.log2(0.95))
+    assert UP in border.short(Bits(with_(1.2, UP=0.0)))
+    rougher = Border(KNOWN["MXFP4"], Bits(dict.fromkeys(PARTS, 0.9)), deciding={UP: 28.0})
+    assert rougher.limit(UP) == pytest.approx(-0.1), "as with many elements"
+
+
+def _of_few(
+    part: str, bits_of_part: float
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return arrays with an element of most of the length of ``part``, and right ones."""
+    right = {**RIGHT, part: [100.0, *RIGHT[part][1:]]}
+    off = 2.0**-bits_of_part * math.hypot(*right[part])
+    return {**arrays(1.9), part: [100.0 + off, *right[part][1:]]}, right
+
+
+@pytest.mark.parametrize("precision", [MXFP4, BF16], ids=lambda one: one.name)
+def test_elements_count_by_their_lengths_in_formats_of_8_bits_or_fewer(
+    precision: Precision,
+) -> None:
+    out, query = PARTS[4], PARTS[0]
+    usual = 1.9 if precision is MXFP4 else 7.4
+    shown, right = _of_few(out, usual - 1.1)
+    shown |= {name: one for name, one in arrays(usual).items() if name != out}
+    shown[query] = arrays({**dict.fromkeys(PARTS, usual), query: usual - 1.1})[query]
+    own = {f"{precision.name}/{k}": v for k, v in arrays(usual).items()}
+    own[f"{precision.name}/{out}"] = _of_few(out, usual)[0][out]
+    found = Probes(shown, own, right, precision, ()).branches()
+    assert found.status is (Status.PASS if precision is MXFP4 else Status.FAIL), found.message
+
+
+def test_a_part_outside_the_layer_of_few_elements_has_the_usual_slack() -> None:
+    shown, right = _of_few(PARTS[4], 1.9)
+    own = {f"MXFP4/{k}": v for k, v in arrays(1.9).items()}
+    own[f"MXFP4/{PARTS[4]}"] = shown[PARTS[4]]
+    shown[HEAD] = arrays(with_(1.9, HEAD=0.6))[HEAD]
+    found = Probes(shown, own, right, MXFP4, ()).branches()
+    assert found.status is Status.FAIL
+    assert "lm_head in probe head has 0.60 bits" in found.message
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_scaled_gradients_that_overflow_in_a_probe_are_called_so_and_never_pass(
+    broken: float,
+) -> None:
+    shown = arrays(9.8)
+    shown[UP] = [broken, *shown[UP][1:]]
+    told = Probes(shown, honest("FP16"), RIGHT, FP16, ("e",))
+    for finding in (told.branches(), told.live(), told.effective()):
+        assert finding.status is Status.NOT_OBSERVED
+        assert finding.message.startswith("1 of 8 parts are not finite, such as layers.0.mlp.up_p")
+    assert told.measured().effective != "FP16"
+    own = Probes({**shown}, honest("BF16"), RIGHT, BF16, ("e",))
+    assert own.branches().status is Status.FAIL
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
     tampered = Border(KNOWN[name], Bits(dict.fromkeys(PARTS, 0.5)))
