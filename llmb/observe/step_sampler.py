@@ -116,10 +116,12 @@ class StepSampler:
         total: Callable[[Tensor], Tensor] = _alone,
         settle: Callable[[], object] | None = None,
         gradients: bool = True,
+        elements: int = GRADIENTS,
     ) -> None:
         """Prepare to sample.
 
         Without ``gradients``, gradients are sampled neither in audited steps nor in the pauses.
+        ``elements``: of each gradient of a judged step.
         ``lazy``: the device compiles the operations of a step, and the operations may not depend on
         a random draw. ``total`` sums the samples over all ranks, for sharded parameters.
         ``settle`` ends the program of a lazy device, before and after a sample: of an audited step
@@ -133,7 +135,7 @@ class StepSampler:
         self._own = [p for _, p in self._parameters if not is_elsewhere(p)]
         self._apart = len(self._own) < len(self._parameters)
         #: Number of elements sampled per tensor: of gradients, and for the optimizer replay.
-        self._gradients = fewer(GRADIENTS, len(self._parameters))
+        self._gradients = fewer(elements, len(self._parameters))
         self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
         self._optimizer = optimizer
         self._seen: list[_Seen] = []

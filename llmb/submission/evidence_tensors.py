@@ -16,7 +16,7 @@ from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
 from llmb.records.draws import why_rough
-from llmb.records.places import fewer
+from llmb.records.places import fewer, of_judged
 from llmb.records.run_record import OLDER_RULES, RunRecord
 from llmb.submission.evidence_model import (
     ExpectedModel,
@@ -26,10 +26,10 @@ from llmb.submission.evidence_model import (
 )
 from llmb.submission.rejudge import load
 
-#: Elements read per parameter (or sequence): of a gradient in an audited step, for the replay of
-#: the optimizer's step, and in every step. With many parameters, fewer per parameter (``fewer``).
-#: By rules 3 and older there were more of a gradient.
-_OF_GRADIENTS, _OF_STATES, _OF_LEDGER = 256, 257, 64
+#: Elements read per parameter (or sequence): for the replay of the optimizer's step, and in every
+#: step. With many parameters, fewer per parameter (``fewer``). By rules 3 and older there were
+#: 1,024 of a gradient in every format (``of_judged``).
+_OF_STATES, _OF_LEDGER = 257, 64
 _OF_EARLIER = 1024
 #: The size of a replayed sample is a multiple of 64, or the full parameter.
 _VECTOR = 64
@@ -177,7 +177,8 @@ class _Tensors:
         where = f"{self._path(audited.STEPS)}: step {step.index}"
         stored, names = self._stored, [one.name for one in step.segments]
         yield from self._other_names(where, names, step.without_gradient)
-        of_gradients = _OF_GRADIENTS if self._judges_steps else _OF_EARLIER
+        bits = self._config.precision.bits
+        of_gradients = of_judged(bits) if self._judges_steps else _OF_EARLIER
         of_states = _OF_STATES
         if self._is_exact:
             of_gradients = fewer(of_gradients, len(stored.forms))

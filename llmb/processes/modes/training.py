@@ -33,7 +33,7 @@ from llmb.processes.modes.stage import Stage
 from llmb.processes.step_stream import Batches, FencePayload, Last, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, draws, evidence
-from llmb.records.places import ranges_of
+from llmb.records.places import of_judged, ranges_of
 from llmb.records.precision_recipe import PairSeen, PairsEvidence
 from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
@@ -91,6 +91,7 @@ class Training:
             total=stage.total,
             settle=stage.backend.step_end if is_lazy(stage.backend) else None,
             gradients=config.audit is not AuditMode.OFF and not stage.every_step,
+            elements=of_judged(config.precision.bits),
         )
         self.ledger: GradientLedger | None = None
         if config.audit is not AuditMode.OFF:
