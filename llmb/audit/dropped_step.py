@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 
-from llmb.audit.distance import UNSEEN, or_worst
+from llmb.audit.distance import UNSEEN, effective, or_worst
 from llmb.audit.equivalence import (
     ENOUGH,
     FEW,
     OVERFLOWED,
-    effective,
     glance_fault,
     least_error,
     overflowed,
@@ -50,6 +49,14 @@ _MASKS_HINT = (
     "Draw the masks as the reference does: each call of torch.nn.functional.dropout or "
     "scaled_dot_product_attention in the same order and of the same shape, and no other random "
     "number before; for torch.compile set torch._inductor.config.fallback_random"
+)
+#: Least share of what the masks change in an honest step with the same masks, where the rounding of
+#: 4 bits decides whether a gradient is far enough from the mean. Without dropout the share is 0.2,
+#: because the mean of four steps is itself off.
+_LEAST_OF_MASKS = 0.4
+_MASKS_UNSEEN = (
+    "the gradients are so near the mean of honest steps that the format's rounding may be all that "
+    f"is off: nothing shows that dropout was on. Run again. {_MASKS_HINT}"
 )
 #: Fewer sequences of 32 tokens do not widen the limits further.
 _LEAST_SEQUENCES = 0.25
@@ -127,10 +134,14 @@ def judge(
     limits = DroppedLimits.of(sequences)
     faults += comparison.faults(limits)
     message = "; ".join(faults)
-    if not faults and not other_masks:
+    if not faults:
         unlike = steps.unlike(shown, alike)
-        if not unlike.is_near:
+        if not other_masks and not unlike.is_near:
             return not_observed("G1", f"step {step.index}: {unlike.told}", evidence)
+        # The rounding of 4 bits may be as far from the mean as masks are: then the masks count.
+        of_masks = -math.inf if other_masks else unlike.of_masks
+        if comparison.whole.distance < limits.nearest and not of_masks >= _LEAST_OF_MASKS:
+            return not_observed("G1", f"step {step.index}: {_MASKS_UNSEEN}", evidence)
     if not faults:
         message = (
             f"gradients of step {step.index}, which was like any other until its pause ({cost}): "
@@ -157,9 +168,11 @@ class _DroppedPart:
 
     name: str
     where: slice
-    #: Squared lengths: of the true mean, and of what one step is off; the latter with the rounding.
+    #: Squared lengths: of the true mean, and of what one step is off, with and without rounding.
+    #: The scatter of honest steps holds their rounding: ``noise`` may count rounding twice.
     signal: float
     noise: float
+    scatter: float
     #: Relative error of an honest gradient without dropout.
     error: float
     #: Effective number of elements: in the mean, or without dropout if there are fewer.
@@ -180,6 +193,8 @@ class _DroppedPlaces:
     share: float
     #: Distance from the mean, in distances of an honest step.
     distance: float
+    #: The same in distances without the rounding, for the lower limit.
+    of_scatter: float
     elements: float
 
     @property
@@ -215,10 +230,11 @@ class _DroppedComparison:
                 f"steps as these are (limit {limits.furthest:.3g}), most {furthest.name}: "
                 f"{furthest.distance:.3g} times (limit {most:.3g})"
             )
-        if whole.distance < limits.nearest:
+        if whole.of_scatter < limits.nearest:
             found.append(
-                f"the gradients are only {whole.distance:.2f} times as far from the mean of honest "
-                f"steps as these are (limit {limits.nearest:.3g}): dropout is left out, or less"
+                f"the gradients are only {whole.of_scatter:.2f} times as far from the mean of "
+                f"honest steps as these are (limit {limits.nearest:.3g}): dropout is left out, or "
+                "less"
             )
         return found
 
@@ -228,6 +244,8 @@ class _Unlike:
     """A gradient beside one with the same masks, in honest errors of a step without dropout."""
 
     together: float
+    #: Share of the other gradient's deviation from the mean.
+    of_masks: float
     part: str
     times: float
 
@@ -298,7 +316,9 @@ class HonestSteps:
                 noise = scatter + max(rounded, least**2 * length)
                 whole = math.fsum(x * x for x in right[where])
                 error = max(math.sqrt(rounded / whole), least)
-                parts.append(_DroppedPart(segment.name, where, signal, noise, error, elements))
+                parts.append(
+                    _DroppedPart(segment.name, where, signal, noise, scatter, error, elements)
+                )
         told_parts = {part.name for part in parts}
         weights = {part.name: part.length for part in parts}
         sums = [
@@ -348,13 +368,20 @@ class HonestSteps:
         """Return how far ``shown`` is from ``alike``, a gradient with the same masks."""
         apart = usual = most = 0.0
         worst = ""
+        along = whole = 0.0
         for part in self._parts:
             length = math.hypot(*alike[part.where])
             off = math.dist(shown[part.where], alike[part.where]) / (length or math.nan)
             apart, usual = apart + off**2, usual + part.error**2
             if off / part.error > most:
                 most, worst = off / part.error, part.name
-        return _Unlike(math.sqrt(apart / usual), worst, most)
+            mean = self._mean[part.where]
+            due = [a - m for a, m in zip(alike[part.where], mean, strict=True)]
+            own = [a - m for a, m in zip(shown[part.where], mean, strict=True)]
+            along += sum(map(mul, own, due)) / part.length
+            whole += sum(map(mul, due, due)) / part.length
+        of_masks = along / whole if whole else math.nan
+        return _Unlike(math.sqrt(apart / usual), of_masks, worst, most)
 
     def _sums(self, part: _DroppedPart, shown: Array) -> _Sums:
         theirs, own = shown[part.where], self._mean[part.where]
@@ -364,6 +391,7 @@ class HonestSteps:
             math.dist(theirs, own) ** 2 / part.length,
             # An honest mean is off, too.
             (1 + 1 / self._count) * part.noise / part.length,
+            (1 + 1 / self._count) * part.scatter / part.length,
             part.elements,
         )
 
@@ -388,14 +416,17 @@ class _Sums:
     signal: float
     apart: float
     noise: float
+    scatter: float
     elements: float
 
 
 def _placed(name: str, sums: Sequence[_Sums]) -> _DroppedPlaces:
     signal, noise = sum(one.signal for one in sums), sum(one.noise for one in sums)
+    scatter, apart = sum(one.scatter for one in sums), sum(one.apart for one in sums)
     return _DroppedPlaces(
         name,
         sum(one.along for one in sums) / signal if signal else math.nan,
-        math.sqrt(sum(one.apart for one in sums) / noise) if noise else math.nan,
+        math.sqrt(apart / noise) if noise else math.nan,
+        math.sqrt(apart / scatter) if scatter else math.inf,
         sum(one.elements for one in sums),
     )

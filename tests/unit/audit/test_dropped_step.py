@@ -413,3 +413,30 @@ def test_other_steps_than_the_drawn_ones_are_no_judged_steps(changes: Any) -> No
 def test_a_window_of_one_step_has_no_judged_step() -> None:
     (found,) = _of_run("4", honest_steps(), due=(), stopped=(), shown={})
     assert found.status is Status.NOT_APPLICABLE
+
+
+def _in_four_bits(*seeds: int) -> list[list[float]]:
+    """Return what independent roundings in 4 bits are off: as much as a mask changes."""
+    return [[NOISE * one for one in vector(seed)] for seed in seeds]
+
+
+@pytest.mark.parametrize("other_masks", [False, True])
+def test_where_rounding_is_as_large_as_masks_an_honest_step_is_not_accused(
+    other_masks: bool,
+) -> None:
+    rounded, again, plain = _in_four_bits(71, 72, 73)
+    small = 0.9  # of an honest step, whose scatter holds masks and rounding
+    own = {
+        **honest_steps(math.sqrt(2) * NOISE),
+        f"BF16/{STEP_AGAIN}": [m + e for m, e in zip(MEAN, plain, strict=True)],
+    }
+    masks = vector(8)
+    shown, alike = (
+        [m + small * (NOISE * d + e) for m, d, e in zip(MEAN, masks, off, strict=True)]
+        for off in (rounded, again)
+    )
+    found = judged(shown, honest=own, alike=alike, other_masks=other_masks, sequences=4)
+    assert found.status is (Status.NOT_OBSERVED if other_masks else Status.PASS), found.message
+    without = [m + e for m, e in zip(MEAN, rounded, strict=True)]
+    found = judged(without, honest=own, alike=alike, other_masks=other_masks, sequences=4)
+    assert found.status in (Status.FAIL, Status.NOT_OBSERVED)
