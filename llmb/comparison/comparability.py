@@ -23,6 +23,7 @@ CONSISTENT. More timed steps than 50 are allowed: windows of two lengths are not
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -137,6 +138,12 @@ REMARKS = {
 SAME_RUN = ComparedItem("run", _APART, "one run twice")
 
 
+#: What a waiver says of the length of the window, and the number of steps that would do: measured.
+_MEASURED = re.compile(
+    r"(a window of|timed steps in) \d+\.\d s(?: \(official: \d+; --timed-steps \d+\))?"
+)
+
+
 @dataclass(frozen=True)
 class Condition:
     """The value of one run for one item.
@@ -170,7 +177,7 @@ def conditions(record: RunRecord) -> dict[str, Condition]:
     told["rules_version"] = Condition(record.rules_version, _rules(record.rules_version))
     told["class"] = Condition(record.class_, record.class_, is_remark=debug)
     waivers = "; ".join(record.waivers)
-    told["waivers"] = Condition(waivers or "none", None if waivers else "")
+    told["waivers"] = Condition(waivers or "none", _MEASURED.sub(r"\1 s", waivers))
     told["reference_digest"] = Condition(record.reference_digest[:12], _computation(record))
     return told
 

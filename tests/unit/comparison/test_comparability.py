@@ -117,6 +117,26 @@ def test_two_debug_runs_are_a_before_and_an_after(base) -> None:
     assert weights(edited(base, debug), other) == {"class": Weight.NOTED}
 
 
+@pytest.mark.parametrize(
+    ("waivers", "weight"),
+    [
+        (["--hidden-size 64", "a window of 2.0 s (official: 5; --timed-steps 61)"], Weight.NOTED),
+        (["--hidden-size 64"], Weight.NOT_COMPARABLE),
+        (
+            ["--hidden-size 32", "a window of 0.8 s (official: 5; --timed-steps 150)"],
+            Weight.NOT_COMPARABLE,
+        ),
+    ],
+)
+def test_the_measured_length_of_a_short_window_is_no_waiver_of_its_own(
+    base, waivers, weight
+) -> None:
+    short = ["--hidden-size 64", "a window of 0.8 s (official: 5; --timed-steps 150)"]
+    first, second = changed("waivers", value=short), changed("waivers", value=waivers)
+    assert weights(first, second)["waivers"] is weight
+    assert "waivers" not in weights(first, first)
+
+
 def test_the_gravest_comes_first_and_says_both_values(base) -> None:
     def change(data):
         data["workload"]["name"], data["rules_version"], data["config"]["seed"] = "x", "1", 9
