@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmb.records.arrays import Apart, Array
 
@@ -25,6 +25,19 @@ class Gap:
 
     distance: float
     length: float
+    #: Length of the shown values; NaN if evidence has the distance alone.
+    shown: float = field(default=math.nan, compare=False)
+
+    @property
+    def share(self) -> float:
+        """Share of the right values that the shown hold: 1 of honest values, 0 of none.
+
+        Example: 0.5 for half of every value, and also for every value of half of the tokens.
+        """
+        if self.length == 0:
+            return math.nan
+        of_shown, of_distance = self.shown / self.length, self.distance / self.length
+        return (1 + of_shown**2 - of_distance**2) / 2
 
     @property
     def error(self) -> float:
@@ -51,9 +64,9 @@ def gap(shown: Array | None, right: Array) -> Gap:
     if isinstance(shown, Apart):
         return Gap(math.inf if math.isnan(shown.distance) else shown.distance, length)
     if shown is None or len(shown) != len(right):
-        return Gap(length, length)
+        return Gap(length, length, 0.0)
     distance = math.dist(shown, right)
-    return Gap(math.inf if math.isnan(distance) else distance, length)
+    return Gap(math.inf if math.isnan(distance) else distance, length, math.hypot(*shown))
 
 
 def gaps(shown: Mapping[str, Array], right: Mapping[str, Array], prefix: str) -> dict[str, Gap]:

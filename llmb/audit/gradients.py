@@ -29,8 +29,9 @@ E1 = Rule(
     "error counts",
     limit="1.5 times the honest error together, 2 times for each parameter (FP32: 4 and 6; a "
     "parameter of 16 elements: one more; in 8 bits or fewer at most 0.95 of its length, or 1.6 "
-    "honest errors if larger); beyond the honest error 0.2 of the squared length at most (an "
-    "honest error of 0.6: 1.25 times); the part of the honest error that is from sums of "
+    "honest errors if larger; in fewer than 8 bits 2.5 honest errors and 1.25 of its length if the "
+    "gradient holds 0.7 of the right one); beyond the honest error 0.2 of the squared length at "
+    "most (an honest error of 0.6: 1.25 times); the part of the honest error that is from sums of "
     "micro-batches in 16 bits counts once (256 micro-batches in BF16: 1.2 times in all)",
     cannot_see="errors smaller than the format's own rounding through all layers; other steps "
     "than the last, whose few possible numbers a plugin can work out (G1 judges drawn steps); "

@@ -15,6 +15,22 @@ def test_an_error_is_the_distance_relative_to_what_is_right() -> None:
     assert found.bits == pytest.approx(math.log2(10))
 
 
+@pytest.mark.parametrize(
+    ("shown", "share"),
+    [([3.0, 4.0], 1.0), ([1.5, 2.0], 0.5), ([0.0, 0.0], 0.0), ([-3.0, -4.0], -1.0), (None, 0.0)],
+)
+def test_a_share_is_what_the_shown_values_hold_of_the_right_ones(
+    shown: list[float] | None, share: float
+) -> None:
+    assert gap(shown, [3.0, 4.0]).share == pytest.approx(share)
+
+
+def test_a_distance_alone_and_a_right_value_of_zero_have_no_share() -> None:
+    assert math.isnan(Gap(1.0, 2.0).share)
+    assert math.isnan(gap([1.0], [0.0]).share)
+    assert not gap([math.nan, 4.0], [3.0, 4.0]).share >= 0.0
+
+
 @pytest.mark.parametrize(("error", "bits"), [(2**-8, 8.0), (0.5, 1.0), (1.0, 0.0), (4.0, -2.0)])
 def test_bits_halve_the_error_each(error: float, bits: float) -> None:
     assert Gap(error * 3.0, 3.0).bits == bits

@@ -105,6 +105,49 @@ def test_all_gradients_a_little_too_far_off_fail_and_say_how_far() -> None:
     assert "worst" not in found.message
 
 
+MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
+
+
+def _one_off(error: float, share: float, precision: Precision, honest: float = 0.5) -> Finding:
+    """Return E1 of a run whose small parameter has this error, and holds this share."""
+    right = [one * 0.1 for one in vector(7)]
+    way = vector(8)
+    along = sum(a * b for a, b in zip(way, right, strict=True)) / sum(a * a for a in right)
+    way = [a - along * b for a, b in zip(way, right, strict=True)]
+    rest = math.sqrt(max(0.0, error**2 - (1 - share) ** 2)) * math.hypot(*right) / math.hypot(*way)
+    shown = [share * r + rest * w for r, w in zip(right, way, strict=True)]
+    seen = {**arrays(every(honest), "", LOSS), "live/d": shown}
+    own = arrays(every(honest), f"{precision.name}/", LOSS, 80)
+    own[f"{precision.name}/live/d"] = off(right, honest, 99)
+    told = (PROBED, glances(5), seen, own, {**reference(), "live/d": right}, precision, ("e",))
+    return judge_live(*told, RoundedSums(1, precision))
+
+
+@pytest.mark.parametrize(
+    ("error", "share", "precision", "status"),
+    [
+        (0.9, 0.5, MXFP4, Status.PASS),
+        (1.08, 1.07, MXFP4, Status.PASS),
+        (1.24, 0.75, MXFP4, Status.PASS),
+        (1.27, 1.0, MXFP4, Status.FAIL),
+        (1.08, 0.65, MXFP4, Status.FAIL),
+        (1.0, 0.0, MXFP4, Status.FAIL),
+        (1.08, 1.07, FP8, Status.FAIL),
+    ],
+)
+def test_in_few_bits_a_part_may_be_far_off_if_its_gradient_is_all_there(
+    error: float, share: float, precision: Precision, status: Status
+) -> None:
+    found = _one_off(error, share, precision)
+    assert found.status is status, found.message
+    assert (status is Status.PASS) or "d is " in found.message
+
+
+def test_in_few_bits_two_and_a_half_honest_errors_are_the_limit_of_a_part() -> None:
+    assert _one_off(0.98, 1.0, MXFP4, honest=0.4).status is Status.PASS
+    assert "(limit 2.5)" in _one_off(1.05, 1.0, MXFP4, honest=0.4).message
+
+
 @pytest.mark.parametrize(("honest", "limit"), [(0.3, 0.45), (0.5, 0.67082), (0.6, 0.74833)])
 def test_a_rough_format_leaves_no_room_for_much_work_left_out(honest: float, limit: float) -> None:
     four = Precision(name="MXFP4", bits=4, dtype="bfloat16")
