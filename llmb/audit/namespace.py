@@ -144,6 +144,7 @@ class _SortedOut:
         self._confirmed = {_key(r): r for r in baseline.replaced} if baseline else {}
         self.by_library: list[Replacement] = []
         self.declared: list[str] = []
+        self._of_declared: list[Replacement] = []
         self.not_known: list[Replacement] = []
         self.undeclared: list[Replacement] = []
         self.forbidden: list[Replacement] = []
@@ -156,6 +157,7 @@ class _SortedOut:
             elif _key(replacement) in self._confirmed:
                 self.by_library.append(self._confirmed[_key(replacement)])
             elif reason is not None:
+                self._of_declared.append(replacement)
                 self.declared.append(f"{_said(replacement)}, declared as {reason!r}")
             elif baseline is None and self._may_be_a_librarys(replacement):
                 self.not_known.append(replacement)
@@ -174,18 +176,28 @@ class _SortedOut:
         if self.forbidden:
             return Status.FAIL, f"replaced, as nothing permits: {_few(map(_said, self.forbidden))}"
         if self.undeclared:
-            return Status.FAIL, f"replaced and not declared: {_few(map(_said, self.undeclared))}"
+            names = _few(map(_said, self.undeclared))
+            return Status.FAIL, f"replaced and not declared: {names}{self._of_others()}"
         if self.not_known:
             names = _few(map(_said, self.not_known))
             return Status.NOT_OBSERVED, f"what importing the library replaces is not known: {names}"
         if self.declared:
-            return Status.FLAG, f"replaced: {_few(self.declared)}"
+            return Status.FLAG, f"replaced: {_few(self.declared)}{self._of_others()}"
         if self.by_library:
             names = _few(r.name for r in self.by_library)
             return Status.PASS, f"{self._named_libraries()} replaces {names}"
         if self.known:
             return Status.PASS, f"beside torch's own: {_few(map(_met, self.known))}"
         return Status.PASS, "torch and llmb are what they were before the plugin was loaded"
+
+    def _of_others(self) -> str:
+        """Return the advice on packages that replace names and that the plugin does not require."""
+        replaced = [*self.undeclared, *self._of_declared]
+        names = {r.distribution for r in replaced if r.origin == "other" and r.distribution}
+        if not names:
+            return ""
+        listed = " and ".join(sorted(names))
+        return f". If {listed} belongs to the plugin, require the package in the plugin's metadata"
 
     def _named_libraries(self) -> str:
         owners = {r.distribution for r in self.by_library}

@@ -90,7 +90,11 @@ def _print(report: CheckReport) -> None:
         soft_wrap=True,
         markup=False,
     )
-    for subject, outcomes in groupby(report.outcomes, key=lambda outcome: outcome.id.split(".")[0]):
+    # Checks of "permitted" come before those of the device and after: one heading for both.
+    by_subject: dict[str, list[Outcome]] = {}
+    for outcome in report.outcomes:
+        by_subject.setdefault(outcome.id.split(".")[0], []).append(outcome)
+    for subject, outcomes in by_subject.items():
         console.print(Text(subject, "bold"))
         for status, title, message in _lines(outcomes):
             line = Text("  ").append(f"{_WORDS[status]:<4}", _STYLES[status]).append(f"  {title}")

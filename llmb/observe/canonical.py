@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from llmb.errors import UsageError
+from llmb.errors import RunFailedError, UsageError
 from llmb.parallel.shards import is_elsewhere, is_spread, whole, write
 from llmb.plugin import ParameterView
 from llmb.plugin.hookspecs import Kind
@@ -55,6 +55,22 @@ class _PlainView:
 
     def write(self, value: Tensor) -> None:
         self.parameter.detach().copy_(value)
+
+
+def check_dense(model: nn.Module, plugin: str) -> None:
+    """Check that no embedding of ``model`` has sparse gradients, which no rule can read.
+
+    Example: ``torch.nn.Embedding(32000, 64, sparse=True)``.
+
+    Raises:
+        RunFailedError: an embedding has.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise RunFailedError(
+                f"plugin {plugin}: {name} has sparse gradients, which llmb cannot read: make the "
+                "module with sparse=False"
+            )
 
 
 class Canonical:
@@ -136,6 +152,11 @@ class Canonical:
         value = self._views[name].read("value")
         if value is None:
             raise LookupError(f"llmb_parameter_map shows no value of {name}")
+        if value.is_meta:
+            raise RunFailedError(
+                f"the plugin's llmb_parameter_map returns a meta tensor for {name}, which has no "
+                "numbers: return the stored values"
+            )
         return value.detach()
 
     def gradient(self, name: str) -> Tensor | None:

@@ -18,7 +18,7 @@ from llmb import workloads
 from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.observe import settings
-from llmb.observe.canonical import Canonical
+from llmb.observe.canonical import Canonical, check_dense
 from llmb.observe.fence_census import wait_for_children
 from llmb.observe.first_model import first_model
 from llmb.observe.optimizer import OptimizerBaseline
@@ -99,6 +99,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     model = plugin.post_process_model(model, config)  # permitted point 2
     if before is not None:  # callbacks that a plugin takes back before the first pause
         before.exactness.look(0)
+    check_dense(model, config.plugin)
     canonical = Canonical(pristine.origin, model, plugin.parameter_map(model))
     writer.post_processed(pristine, model, canonical)
     changed = evidence.SettingsEvidence(before=settings_before, after=settings.snapshot())

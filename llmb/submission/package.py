@@ -228,7 +228,7 @@ def _last_words(files: Mapping[str, bytes]) -> str:
 
 def _not_for_submission(record: RunRecord, debug: bool) -> str | None:
     if record.class_ == "debug" and not debug:
-        return f"it is a debug run ({'; '.join(record.waivers)})"
+        return f"it is a debug run ({'; '.join(record.waivers)}): --debug bundles it, unranked"
     if record.audit.verdict is Verdict.INVALID:
         broken = [f"{f.id}: {f.message}" for f in record.audit.findings if f.status is Status.FAIL]
         return f"its audit is INVALID ({'; '.join(broken)})"

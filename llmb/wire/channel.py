@@ -83,7 +83,10 @@ class Channel:
                 raise ChannelClosedError("closed by the other process")
             self._buffer += chunk
             if len(self._buffer) > _MAX_LINE:
-                raise RunFailedError("a message between processes is too long: a defect of llmb")
+                raise RunFailedError(
+                    f"a message between processes is longer than {_MAX_LINE >> 20} MB: let the "
+                    "plugin's hooks answer with less (llmb_describe_system, for example)"
+                )
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             return messages.decode(bytes(line))

@@ -188,6 +188,18 @@ def test_what_is_not_declared_fails_and_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(("declared", "status"), [(("*",), Status.FLAG), ((), Status.FAIL)])
+def test_a_package_that_the_plugin_does_not_require_is_named_with_what_to_do(
+    declared: tuple[str, ...], status: Status
+) -> None:
+    advice = ". If torchao belongs to the plugin, require the package in the plugin's metadata"
+    found = finding(replacement(origin="other", distribution="torchao"), declared=declared)
+    assert found.status is status
+    assert found.message.endswith(advice)
+    found = finding(replacement(origin="plugin"), declared=declared)
+    assert "require the package" not in found.message
+
+
 def test_one_that_is_not_declared_outweighs_all_that_is_explained() -> None:
     other = replacement("torch.add", origin="plugin")
     found = finding(replacement(), other, confirmed=(replacement(),))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from llmb.errors import UsageError
-from llmb.observe.canonical import Canonical, Origin
+from llmb.errors import RunFailedError, UsageError
+from llmb.observe.canonical import Canonical, Origin, check_dense
 from llmb.plugin import ParameterView
 
 
@@ -254,3 +254,18 @@ def test_a_map_that_names_no_ranks_is_refused_where_the_model_is_divided(by: str
         return
     with pytest.raises(UsageError, match="--dp-shard, --tp, --pp: the plugin stores parameters"):
         found.follow(model, share)
+
+
+def test_a_map_that_returns_no_numbers_is_named() -> None:
+    _, views, canonical = mapped()
+    name = next(iter(views))
+    views[name].read = lambda kind: torch.zeros(2, device="meta")  # type: ignore[method-assign]
+    with pytest.raises(RunFailedError, match=f"meta tensor for {name}"):
+        canonical.value(name)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_refused_with_the_module_and_the_plugin(kind: type[nn.Module]) -> None:
+    check_dense(nn.ModuleDict({"words": kind(4, 2)}), "acme")
+    with pytest.raises(RunFailedError, match=r"plugin acme: words has sparse gradients"):
+        check_dense(nn.ModuleDict({"words": kind(4, 2, sparse=True)}), "acme")
