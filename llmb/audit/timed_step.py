@@ -44,15 +44,17 @@ G1 = Rule(
     "and for gate and up (judged apart in formats of 16 bits and more, if L1 compares every step); "
     "if more than half of a stored parameter is padding (0.2 more in 25 steps; a thousandth of the "
     "model may lie in more padding); or if there are more than 1.5 times as many stored parameters "
-    "as in the model and 32. With dropout: beside the mean of four honest steps with the same weights and tokens and other masks, and beside an "
-    "honest step with the same masks, whose seed llmb sets before each step. Not observed if the "
-    "worker has other masks, except for ranks that share a model and devices that record their "
-    "steps; nor if the rounding of 4 bits may be all that is off from the mean",
+    "as in the model and 32. With dropout: beside the mean of four honest steps with the same "
+    "weights and tokens and other masks, and beside an honest step with the same masks, whose seed "
+    "llmb sets before each step. Not observed if the worker has other masks, except for ranks that "
+    "share a model and devices that record their steps (there not if the rounding of 4 bits may be "
+    "all that is off from the mean)",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.8 to 1.2 times as far from it as "
     "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5; BERT's pooler twice as far); "
-    "from the honest step with the same masks 3 honest errors (each 4.5)",
+    "from the honest step with the same masks 3 honest errors (each 4.5), and 0.5 of what these "
+    "masks change",
     cannot_see="a step after the last judged step, if a plugin is honest until then: one window "
     "in two has two judged steps, and a third of the window follows on average (INT8 in outputs "
     "and weight gradients of the rest: 1.12 times the tokens/s; L1's limits hold). Errors within "

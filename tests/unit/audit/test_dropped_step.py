@@ -437,6 +437,8 @@ def test_where_rounding_is_as_large_as_masks_an_honest_step_is_not_accused(
     )
     found = judged(shown, honest=own, alike=alike, other_masks=other_masks, sequences=4)
     assert found.status is (Status.NOT_OBSERVED if other_masks else Status.PASS), found.message
-    without = [m + e for m, e in zip(MEAN, rounded, strict=True)]
-    found = judged(without, honest=own, alike=alike, other_masks=other_masks, sequences=4)
-    assert found.status in (Status.FAIL, Status.NOT_OBSERVED)
+    for rough in (1.0, 1.4):  # no dropout: rounding alone, as far off as an honest step
+        without = [m + rough * e for m, e in zip(MEAN, rounded, strict=True)]
+        found = judged(without, honest=own, alike=alike, sequences=4)
+        assert found.status is not Status.PASS
+    assert "of what its masks change (limit 0.5)" in found.message
