@@ -21,6 +21,9 @@ LIMITS: dict[str, dict[str, float]] = {
         "_LEAST_NARROW": 2.0**-9,
         "_NOTHING": 0.95,
         "_OF_ROUGH": 1.6,
+        "_OF_WHOLE": 2.5,
+        "_MOST_OF_WHOLE": 1.25,
+        "_LEAST_OF_WHOLE": 0.7,
         "_LOSS_ULPS": 3,
         "_HONEST_LOSSES": 1.5,
         "_HONEST_LOSS": 0.05,
@@ -29,6 +32,9 @@ LIMITS: dict[str, dict[str, float]] = {
         "_ROUGHER_ON_HOST": (1.2, 1.75, 1.5),
         "FEW": 16,
         "ENOUGH": 0.5,
+    },
+    "audit.dropped_step": {
+        "_LEAST_OF_MASKS": 0.5,
     },
     "audit.judged_steps": {
         "_ROUGHER": 2.0,
@@ -67,6 +73,8 @@ LIMITS: dict[str, dict[str, float]] = {
     },
     "audit.precision": {
         "_LEEWAY": 2.0,
+        "_OF_EFFECTIVE": 2,
+        "_LEAST_ELEMENTS": 28,
         "_ROUGHER": 0.75,
         "_UNRELATED": 1.5,
     },
