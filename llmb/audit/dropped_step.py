@@ -261,8 +261,8 @@ class _Unlike:
             f"the gradients are {self.together:.3g} honest errors from those of an honest step "
             f"with the same seed of dropout (limit {_MOST_UNLIKE:.3g}), most {self.part}: "
             f"{self.times:.3g} (limit {_MOST_UNLIKE_PART:.3g}), and hold {self.of_masks:.2f} of "
-            f"what its masks change (limit {_LEAST_OF_MASKS:.3g}). Other masks hide errors of narrow "
-            f"products. {_MASKS_HINT}"
+            f"what its masks change (limit {_LEAST_OF_MASKS:.3g}). Other masks hide errors of "
+            f"narrow products. {_MASKS_HINT}"
         )
 
 
