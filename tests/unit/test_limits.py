@@ -45,6 +45,7 @@ LIMITS: dict[str, dict[str, float]] = {
         "_SIGMAS": 5.0,
         "_GENTLE": 0.0001,
         "_RISE": 3.0,
+        "_RISE_WITH_DROPOUT": 6.0,
     },
     "families.bert": {
         "_MASKED": 0.15,
