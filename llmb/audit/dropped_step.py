@@ -48,7 +48,8 @@ _MOST_UNLIKE, _MOST_UNLIKE_PART = 3.0, 4.5
 _MASKS_HINT = (
     "Draw the masks as the reference does: each call of torch.nn.functional.dropout or "
     "scaled_dot_product_attention in the same order and of the same shape, and no other random "
-    "number before; for torch.compile set torch._inductor.config.fallback_random"
+    "number before; compile in the post-processing, and leave "
+    "torch._inductor.config.fallback_random alone"
 )
 #: Least share of what the masks change in an honest step with the same masks. Rounding to 4 bits
 #: moves a gradient as far as masks do, so distances alone do not show dropout. Honest runs in MXFP4

@@ -687,6 +687,7 @@ TWINS = (
     Twin("honest_eager", "FP32", flags=_BERT),
     # Compiled dropout draws other masks, unless the compiler is told to draw as eager dropout does.
     Twin("honest_eager", flags=(*_BERT, "--executor=inductor")),
+    Twin("honest_compiled", flags=_BERT),
     # torch adds up LayerNorm's gradients in BF16: too few bits are left with 32 sequences.
     Twin("honest_eager", flags=(*_BERT, "--batch-size=32", "--sequence-length=64")),
     Twin("honest_explicit_attention"),

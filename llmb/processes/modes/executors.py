@@ -59,7 +59,6 @@ def program(what: nn.Module, config: RunConfig) -> Program:
         jitted: Program = import_module("thunder").jit(what)
         return jitted
     compiled: Program = torch.compile(what, **_how(config))
-    _draw_as_eager()
     return compiled
 
 
@@ -70,13 +69,16 @@ def compile_each(blocks: Iterable[nn.Module], config: RunConfig) -> None:
     """
     for block in blocks:
         block.compile(**_how(config))
-    _draw_as_eager()
 
 
-def _draw_as_eager() -> None:
-    """Let compiled dropout draw the masks that eager dropout draws (rule G1)."""
-    config: Any = import_module("torch._inductor.config")
-    config.fallback_random = True
+def draw_as_eager() -> None:
+    """Let compiled dropout draw the masks that eager dropout draws (rule G1).
+
+    Nothing is compiled without this module of torch, which ``torch.compile`` imports.
+    """
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.fallback_random = True
 
 
 def _how(config: RunConfig) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class Training:
         self.program = (
             stage.model if by_blocks or by_ranks else executors.program(stage.model, config)
         )
+        if stage.workload.drops:
+            executors.draw_as_eager()
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
         self.sampler: StepSampler = StepSampler(
