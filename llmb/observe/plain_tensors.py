@@ -37,14 +37,15 @@ class PlainTensors:
     def __init__(self, *own: Tensor) -> None:
         """Accept keys of tensors on the host, and of llmb's ``own`` tensors on a device.
 
-        A tensor of zeros without memory, and a tensor whose sign is still to be changed, run no
-        other code.
+        A tensor without numbers (a parameter in another stage of a pipeline), a tensor of zeros
+        without memory, and a tensor whose sign is still to be changed run no other code.
         """
         plain = torch.empty(0)
         batched = functorch._add_batch_dim(torch.empty(1), 0, 1)
         self._never = (_keys(_wrapped(plain)) | _keys(batched)) & ~_keys(plain)
         self._known = 0
-        for tensor in (plain, torch._neg_view(plain), torch._efficientzerotensor(0), *own):
+        lazily = torch._neg_view(plain), torch._efficientzerotensor(0)
+        for tensor in (plain, torch.empty(0, device="meta"), *lazily, *own):
             self.accept(tensor)
 
     def accept(self, tensor: Tensor) -> None:

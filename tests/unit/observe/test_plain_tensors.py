@@ -24,6 +24,7 @@ def in_inference() -> Tensor:
         torch._neg_view(torch.ones(2)),
         torch._efficientzerotensor(2),
         in_inference(),
+        torch.ones(2, device="meta"),
     ],
 )
 def test_plain_tensors_are_plain(tensor: Tensor) -> None:
@@ -36,7 +37,6 @@ def test_plain_tensors_are_plain(tensor: Tensor) -> None:
         _wrapped(torch.ones(2)),
         torch._to_functional_tensor(torch.ones(2)),
         torch._C._functorch._add_batch_dim(torch.ones(2), 0, 1),
-        torch.ones(2, device="meta"),
     ],
 )
 def test_wrappers_of_torchs_exact_class_are_not(tensor: Tensor) -> None:
