@@ -18,7 +18,7 @@ from functools import partial, partialmethod
 from operator import attrgetter, is_
 from pathlib import Path
 from socket import socket
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from torch.nn.modules import module as module_hooks
 from torch.optim import SGD, AdamW, Optimizer
 
 from llmb.observe.callables import functions
-from llmb.observe.executed_code import compiled, is_same
+from llmb.observe.executed_code import compiled, is_same, parts_of
 from llmb.observe.noise import strange_modes
 from llmb.observe.optimizer import hooks_of
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
@@ -450,15 +450,8 @@ def _of_function(function: FunctionType, origins: Origins) -> CodeOrigin:
     # With a dict of the plugin's in place of the module's, code of torch calls other functions.
     module = sys.modules.get(str(names.get("__name__")))
     is_modules = module is not None and vars(module) is names
-    is_shown = shown is not None and any(is_same(code, part) for part in _parts(shown))
+    is_shown = shown is not None and any(is_same(code, part) for part in parts_of(shown))
     return place if is_modules and is_shown else UNKNOWN
-
-
-def _parts(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _parts(constant)
 
 
 def _is_held(kind: type) -> bool:

@@ -103,6 +103,14 @@ def is_same(one: CodeType, other: CodeType) -> bool:
     return one == other or _with_nans(one, nans) == _with_nans(other, nans)
 
 
+def parts_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield ``code``, and the code of all functions and classes inside."""
+    yield code
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from parts_of(constant)
+
+
 def _with_nans(value: Any, nans: dict[tuple[type, bytes], object]) -> Any:
     """Return ``value`` with the object of ``nans`` for each NaN: identical objects are equal.
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import llmb
+from llmb.observe.executed_code import parts_of
 from llmb.observe.origins import Origins
 from llmb.records.evidence import Act
 
@@ -181,7 +182,7 @@ class _Makers:
             if maker is None:
                 return
             own, file = "", self.file_of(maker.f_code)
-        for part in _parts(code):
+        for part in parts_of(code):
             if part.co_filename != own:
                 self._made.setdefault(_which(part), (part, file))
 
@@ -199,15 +200,17 @@ class _Makers:
         """
         made: FrameType | None = None
         while frame is not None:
-            if made is None and _which(frame.f_code) in self._made:
-                made = frame
-            kind = self._kind(frame.f_code) if frame is not made else _PASS
+            code = frame.f_code
+            if made is None and _which(code) in self._made:
+                made, frame = frame, frame.f_back
+                continue
+            kind = self._kind(code)
             if kind == _KEPT:
-                is_makers = made is None or self.file_of(made.f_code) == self.file_of(frame.f_code)
+                is_makers = made is None or self.file_of(made.f_code) == self.file_of(code)
                 return frame if is_makers else made
-            if looks and frame is not made and frame.f_code.co_name == _TELLING:
-                kind = _PASS
-            if kind == _OTHER or (looks and frame is not made and _keeps(frame.f_code)):
+            if kind == _OTHER and not (looks and code.co_name == _TELLING):
+                return made
+            if looks and _keeps(code):
                 return made
             frame = frame.f_back
         return made
@@ -274,7 +277,8 @@ class PythonEvents:
             if event not in watched or event in over:
                 return
             if event in making:
-                makers.hear(arguments[-1], getframe(0).f_back)
+                with suppress(Exception):  # an exception would abort the audited operation
+                    makers.hear(arguments[-1], getframe(0).f_back)
                 return
             if event == _ATTRIBUTE:
                 if arguments[1] not in _FRAME_ATTRIBUTES:
@@ -401,13 +405,6 @@ def _is_import(frame: FrameType | None) -> bool:
         and (frame.f_code, above.f_code) == _IMPORTING  # type: ignore[union-attr]
         and type(above.f_locals.get("self")) in _LOADERS
     )
-
-
-def _parts(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if type(constant) is CodeType:
-            yield from _parts(constant)
 
 
 def _is_memory(path: object) -> bool:
