@@ -33,17 +33,8 @@ E1 = Rule(
     "gradient holds 0.7 of the right one); beyond the honest error 0.2 of the squared length at "
     "most (an honest error of 0.6: 1.25 times); the part of the honest error that is from sums of "
     "micro-batches in 16 bits counts once (256 micro-batches in BF16: 1.2 times in all)",
-    cannot_see="errors smaller than the format's own rounding through all layers; other steps "
-    "than the last, whose few possible numbers a plugin can work out (G1 judges drawn steps); "
-    "steps with dropout on, which G1 judges. By count, in tokens/s: in formats with a large error "
-    "of their own three of 16 sequences (MXFP4, 12 layers: 1.23 times; five of 16 in a format of "
-    "the plugin's own that is 0.6 off: 1.45 times), or weight gradients of FP8 in 4 bits (1.2 "
-    "times); with FP32 between the products INT8 in blocks of 32 in queries, keys, gates and ups "
-    "of mode forward (1.38 times), and INT8 copies of these weights in mode generate (by bytes at "
-    "batch size 1: 1.36 times), or a cache of keys and values in 8 bits (by bytes at batch size "
-    "64: 1.14 times); a head in 4 bits, but for target words and means (with FP8 between the "
-    "products of the layers 1.12 times, llama-45m 1.68 times; in BF16, in 8 bits, 1.04 and 1.23 "
-    "times). Probes are honest then",
+    cannot_see="errors smaller than the format's own rounding through all layers; steps before the "
+    "last (G1 judges drawn steps); steps with dropout on, which G1 judges",
     evidence=(*_PASSES, STEP_VALUES),
     causes=(
         "a fused kernel that adds up in BF16 instead of FP32",

@@ -90,28 +90,10 @@ L1 = Rule(
     "without the steps that overflow in the replay, too, and one more",
     cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
     "ranks that share a model of more than 16 GB, FP16 without a loss scale, devices that record "
-    "their steps (declared by the plugin). Calls and sequences that are a little nearer than no "
-    "logits at all, in formats of 4 bits with 12 layers. Calls that were not drawn, if there are "
-    "more than 80 or two minutes do not suffice. Errors smaller than the format's own rounding. "
-    "One step in twenty if no parameter is 0.4 of its length off: for example products in 4 bits "
-    "in these steps, 1.04 times the tokens/s; further off where fewer than 16 elements hold the "
-    "length: for example no gradient of the head, 1.001 times. Gradients of queries and keys in "
-    "GPT-2's fused weights, left out in steps and not in the last: 1.04 times. Errors within the "
-    "drift of honest runs: with 12 layers in BF16 outputs and weight gradients in INT8 (G1 sees "
-    "these errors in its judged steps). Where directions are compared, all but the largest faults "
-    "in steps that G1 does not judge: with dropout weight gradients of a quarter of the "
-    "parameters (by count 1.09 times), or half of the sequences in half of the steps (1.33 times, "
-    "in one run of 14); else, in 4 bits with 12 layers, a third of the sequences in half of the "
-    "steps (1.2 times, in one run of 27). Of ranks that share a model and clip gradients in FP32, "
-    "TF32 after the last judged step (1.4 times by count, one run of two). A third of a matrix "
-    "given to words that no step has, by a parameter map that knows the sampled indices: 1.06 "
-    "times by count. Modes forward and generate in 8 bits or fewer: running means of the tokens "
-    "in place of attention, 1.5 times in litgpt-forward by count. Mode generate: made-up words "
-    "within the limit, by count 2.5 % in BF16 and 21 % in FP8 (1.3 times the tokens/s); words "
-    "that a narrow copy guesses right and one pass confirms, if a plugin reads the noise of later "
-    "words in the worker (about 2 times at batch 1, by count); words of an INT8 copy, if a plugin "
-    "finds the logits in the memory of the process and puts right ones there in the last call "
-    "(1.87 times at batch 1, by bytes)",
+    "their steps (declared by the plugin); errors within the drift of honest runs; where directions "
+    "are compared, all but the largest faults in steps that G1 does not judge. Modes forward and "
+    "generate: calls that were not drawn, if there are more than 80 or two minutes do not suffice; "
+    "errors smaller than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,

@@ -72,9 +72,7 @@ N1 = Rule(
     "process, for example through torch._C._construct_storage_from_data_pointer; code of a plugin "
     "in the module of a library, if the import of the library replaces a function that llmb reads "
     "with, such as torch.Tensor.to; functions that a plugin registers with a class of torchao; "
-    "Python's frames, if logging or torch reads a frame for the plugin. Whoever finds the objects "
-    "of the loop may know the sampled indices before llmb reads the elements (weight gradients "
-    "made only there: a third of the FLOPs at most)",
+    "Python's frames, if logging or torch reads a frame for the plugin",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,
     causes=(

@@ -55,22 +55,10 @@ G1 = Rule(
     "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5; BERT's pooler twice as far); "
     "from the honest step with the same masks 3 honest errors (each 4.5), and 0.5 of what these "
     "masks change",
-    cannot_see="a step after the last judged step, if a plugin is honest until then: one window "
-    "in two has two judged steps, and a third of the window follows on average (INT8 in outputs "
-    "and weight gradients of the rest: 1.12 times the tokens/s; L1's limits hold). Errors within "
-    "the limit: in 12 layers INT8 in all weight gradients, 1.2 times by count; at llama-1.4b's "
-    "width, with FP32 between the products, INT8 in blocks of 32 in most products, 1.83 times by "
-    "count (one step by a script, docs/adr/0083). If L1 does not compare every step: a cheat in a "
-    "random half of the steps, in one run of 27 (with dropout in one of 14), and in steps after "
-    "the third judged step, in one run of three (nothing computed there: 1.33 times the "
-    "tokens/s). Where L1 compares directions (dropout, fewer than 8 bits, FP16 under autocast), "
-    "smaller faults only; parameters with too large an error even in the honest run of the step "
-    "(the finding counts these parameters); half of the parameters, if a parameter map gives them "
-    "to words that no step has (1.2 times by count). With dropout, if ranks share the model or "
-    "the device records its steps: in all steps products in 4 bits while dropout is on, 1.79 times "
-    "by count in the layers of nemo-bert-base (8 bits: 1.42; 4 bits, and no backward pass for "
-    "three of four words without a loss: 2.1); no dropout of attention scores; a sixth of the "
-    "sequences without a backward pass in the layers, 1.08 times",
+    cannot_see="errors within the limit; steps after the last judged step, if a plugin is honest "
+    "until then; parameters with too large an error even in the honest run of the step (the finding "
+    "counts these parameters); smaller faults where directions are compared (dropout, fewer than 8 "
+    "bits, FP16 under autocast)",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     causes=(
         "a kernel that is chosen anew (autotuned) after the first steps and adds up in a narrower "

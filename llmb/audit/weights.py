@@ -26,11 +26,7 @@ W1 = Rule(
     "rows, directions or gains more than at first, and two more; no matrix with more than 0.3 of "
     "such rows or columns, and 1.35 by the root of the shorter side (768: 0.35)",
     cannot_see="weights swapped between two audited steps and put back: L1 compares these steps, "
-    "or G1 finds wrong gradients in a judged step among them. A twentieth of each matrix made "
-    "idle, or three of ten features asleep, where L1 does not compare every step (1.1 and 1.2 "
-    "times the tokens/s by count); there also softmaxes that queries and keys with a large "
-    "constant part make one-hot (3.5 times by count with features asleep, not built), and "
-    "gradients that a device's reference computes",
+    "or G1 finds wrong gradients in a judged step among them",
     observer="worker, verifier",
     evidence=(WEIGHTS,),
     causes=(

@@ -159,10 +159,14 @@ def _show(
 ) -> None:
     from rich.console import Console
 
+    from llmb.audit.holes import HOLES
+
     console = Console(highlight=False)
     print_fitted(_table(audit), (), wide=wide, piped=_PIPED_WIDTH)
     for rule in asked:
         console.print(f"\n{rule.id} cannot see: {rule.cannot_see}", style="dim", markup=False)
+        for hole in (hole for hole in HOLES if rule.id in hole.rules):
+            console.print(f"  {hole.told()}", style="dim", markup=False, soft_wrap=True)
     if not asked:
         console.print("\nWhat no audit can see:", style="dim")
         for limit in audit.limits:

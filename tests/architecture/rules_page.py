@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from llmb.audit.holes import HOLES, Hole
 from llmb.audit.rule import TRAINING, Rule
 from llmb.audit.rules import RULES
 
@@ -12,6 +13,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
 COMMAND = "python -m tests.architecture.rules_page"
 _BEGIN = f"<!-- from llmb/audit by `{COMMAND}` -->\n"
 _END = "<!-- end of what is from llmb/audit -->\n"
+_BEGIN_HOLES = "<!-- from llmb/audit/holes.py by the same command -->\n"
+_END_HOLES = "<!-- end of what is from llmb/audit/holes.py -->\n"
 
 
 def table(rules: Iterable[Rule]) -> str:
@@ -39,11 +42,28 @@ def of_training(rules: Iterable[Rule]) -> str:
     return f"\nModes forward and generate train nothing: all rules apply but {ids}.\n"
 
 
+def known(holes: Iterable[Hole]) -> str:
+    """Return the table of what no rule sees."""
+    rows = ["| gain | from | what a plugin saves | where | passes | rules | test |", "|-" * 7 + "|"]
+    for hole in holes:
+        cheats = " ".join(f"`{cheat}`" for cheat in hole.cheats)
+        gain, basis = (f"{hole.gain}", hole.basis) if hole.gain else ("none", "")
+        cells = (gain, basis, hole.saved, hole.where, hole.passes, " ".join(hole.rules), cheats)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
 def rendered(page: str) -> str:
-    """Return ``page`` with the table as it is now."""
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{table(RULES)}{of_training(RULES)}{causes(RULES)}{_END}{after}"
+    """Return ``page`` with the tables as they are now."""
+    rules = f"{table(RULES)}{of_training(RULES)}{causes(RULES)}"
+    page = _between(page, _BEGIN, rules, _END)
+    return _between(page, _BEGIN_HOLES, known(HOLES), _END_HOLES)
+
+
+def _between(page: str, begin: str, text: str, end: str) -> str:
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}{text}{end}{after}"
 
 
 if __name__ == "__main__":
