@@ -297,8 +297,8 @@ class Choices(Frozen):
 
 #: A compiler is done after a few steps; every step from the first is replayed (rule L1).
 MOST_WARMUP_STEPS = 20
-#: Timed steps of an official training, unless the window is shorter than twice the least time.
-#: Together with the steps around the window, rule L1 compares 80 steps.
+#: Timed steps of an official training. Together with the steps around the window, rule L1 compares
+#: 80 steps.
 MOST_TIMED_STEPS = 60
 
 

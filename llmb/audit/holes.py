@@ -38,7 +38,7 @@ class Hole:
         return f"{gain}: {self.saved}; {self.where}; passes: {self.passes}"
 
 
-_NOT_COMPARED = "steps that L1 does not compare: FP16 without a loss scale, steps after the 80th"
+_NOT_COMPARED = "FP16 without a loss scale; debug runs after the 80th step"
 _DIRECTIONS = "L1 compares directions: fewer than 8 bits, FP16 under autocast"
 _OTHER_MASKS = "dropout, and ranks share the model or the device records its steps"
 _WAITING = "1 in 2: the window has no third judged step"

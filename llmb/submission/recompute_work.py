@@ -24,8 +24,9 @@ from llmb.submission.official import (
 
 _OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
 _LEAST_WINDOW_NS, _MOST_WARMUP = 5_000_000_000, 20
-#: Training with more timed steps is official only in windows of at most this many nanoseconds.
-_MOST_TIMED_STEPS, _FEW_NS = 60, 10_000_000_000
+_MOST_TIMED_STEPS = 60
+#: Rules 3: training with more timed steps was official in windows of at most so many nanoseconds.
+_FEW_NS = 10_000_000_000
 #: Tokens of the prompt, and new tokens.
 _OFFICIAL_SAMPLE = (6, 200)
 
@@ -143,11 +144,12 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
     debug = changed or other or config.timed_steps < least
     if record.rules_version != "2":  # rules 2 had no limits of window and warm-up
         windows = [repeat.stop_ns - repeat.start_ns for repeat in record.timing.repeats]
+        few_ns = _FEW_NS if record.rules_version == "3" else 0
         debug = (
             debug
             or min(windows, default=0) < _LEAST_WINDOW_NS
             or config.warmup_steps > _MOST_WARMUP
-            or (trains and config.timed_steps > _MOST_TIMED_STEPS and max(windows) > _FEW_NS)
+            or (trains and config.timed_steps > _MOST_TIMED_STEPS and max(windows) > few_ns)
         )
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"

@@ -7,7 +7,6 @@ stamps are thrown away.
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import dataclass, field
 
@@ -100,11 +99,10 @@ class RepeatStamps:
         if share >= LEAST_SHARE:
             return ()
         # A longer window loses the same number of seconds.
-        enough = math.ceil(1.1 * timing.timed_steps * (1 - share) / (1 - LEAST_SHARE))
+        longer = 1.1 * (1 - share) / (1 - LEAST_SHARE)
         return (
             f"the foreign clock leaves {share:.0%} of the figure: a level of its own begins at "
-            f"{LEAST_SHARE:.0%}; make the window longer, by a larger batch or --timed-steps "
-            f"{enough}",
+            f"{LEAST_SHARE:.0%}; make the window {longer:.1f} times as long, by a larger batch",
         )
 
     @property

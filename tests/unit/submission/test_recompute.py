@@ -348,10 +348,12 @@ def test_a_record_with_millions_of_blocks_is_refused_quickly(record, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("timed_steps", "seconds", "official"), [(60, 60, 1), (61, 60, 0), (61, 9, 1)]
+    ("rules", "timed_steps", "seconds", "official"),
+    [("4", 60, 60, 1), ("4", 61, 9, 0), ("3", 61, 60, 0), ("3", 61, 9, 1)],
 )
-def test_a_long_window_of_many_steps_is_no_official_one(record, timed_steps, seconds, official):
+def test_a_window_of_many_steps_is_no_official_one(record, rules, timed_steps, seconds, official):
     def many(data):
+        data["rules_version"] = rules
         data["config"]["timed_steps"] = timed_steps
         for timing in data["timing"]["repeats"]:
             timing["stop_ns"] = timing["start_ns"] + seconds * 10**9

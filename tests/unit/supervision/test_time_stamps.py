@@ -161,8 +161,7 @@ def test_a_bound_far_below_the_figure_is_told_with_what_to_do(clock: Authority) 
     stamps = prompt(clock)
     timing = run(Worker(), stamps=stamps).timing  # a window of 50 ms, and a clock of seconds
     (note,) = stamps.notes(timing, stamps.said(timing, TOKENS), TOKENS)
-    assert "make the window longer" in note
-    assert "--timed-steps 5" in note
+    assert "times as long, by a larger batch" in note
 
 
 # -- asking ---------------------------------------------------------------------------------
