@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from llmb.audit.distance import UNSEEN, Gap, chance, effective, gap, gaps, ratio, total
-from llmb.audit.precision import ROUGH, of_class, ways
+from llmb.audit.precision import ROUGH, allowed_of_sum, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.audit.sums import RoundedSums
 from llmb.config import Precision
@@ -321,21 +321,33 @@ def _may_serve(
     most = _class(precision).most_error
     if f"live/{LOSS}" in host:
         most = min(most, rougher[0] * max(least_error(precision), _error(host, reference)))
-        if not _no_part_is_rougher(arrays, host, reference, rougher):
+        if not _no_part_is_rougher(arrays, host, reference, _class(precision), rougher):
             return False
     return own <= most
 
 
 def _no_part_is_rougher(
-    device: Arrays, host: Arrays, reference: Arrays, rougher: tuple[float, float, float]
+    device: Arrays,
+    host: Arrays,
+    reference: Arrays,
+    known: PrecisionClass,
+    rougher: tuple[float, float, float],
 ) -> bool:
-    """Tell whether no parameter is far worse than on the host: totals hide small parameters."""
+    """Tell whether no parameter is far worse than on the host: totals hide small parameters.
+
+    A device may add up a bias over the tokens in 16 bits: on XLA's CPU the values' bias of BERT was
+    4.3 times as far off as on the host, 0.033 of its length.
+    """
     own = {name: one.error for name, one in gaps(device, reference, "live/").items()}
     theirs = {name: one.error for name, one in gaps(host, reference, "live/").items()}
     usual = statistics.median(own.values()) if own else 0.0
     own.pop(_TWO_ELEMENTS, None)
     _, of_part, of_usual = rougher
-    return all(e <= max(of_part * theirs[n], of_usual * usual) for n, e in own.items())
+    least = of_usual * usual
+    return all(
+        error <= max(of_part * theirs[name], least, allowed_of_sum(name, known))
+        for name, error in own.items()
+    )
 
 
 def _is_whole(shown: Array | None, right: Array) -> bool:

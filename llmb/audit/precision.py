@@ -543,6 +543,15 @@ def _medians(shown: Bits) -> dict[str, float]:
     }
 
 
+def allowed_of_sum(name: str, known: PrecisionClass) -> float:
+    """Return the allowed relative error of an honest gradient that is a sum over all tokens.
+
+    Zero for a gradient of another kind, whose limit is in errors of the host. Example: 0.125 for a
+    bias in BF16.
+    """
+    return 2.0 ** -(known.floor - _LEEWAY) if _SUM.search(name) else 0.0
+
+
 def live_weights(
     medians: Mapping[str, float],
     evidence: tuple[str, ...],

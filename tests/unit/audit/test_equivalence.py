@@ -613,6 +613,20 @@ def test_where_the_device_is_the_host_no_parameter_is_much_rougher(
 
 
 @pytest.mark.parametrize(
+    ("name", "error", "expected"),
+    [("value.bias", 0.12, True), ("value.bias", 0.13, False), ("value.weight", 0.12, False)],
+)
+def test_a_device_may_add_up_a_bias_in_16_bits(name: str, error: float, expected: bool) -> None:
+    small = {**RIGHT, name: [value * 1e-3 for value in RIGHT["b"]]}
+    right = {"live/loss": [LOSS], **{f"live/{n}": v for n, v in small.items()}}
+    right |= {f"host/live/{n}": off(v, 0.01, 70) for n, v in small.items()}
+    right["host/live/loss"] = [LOSS]
+    shown = {f"BF16/live/{n}": off(v, 0.01, 80) for n, v in small.items()}
+    shown |= {"BF16/live/loss": [LOSS], f"BF16/live/{name}": off(small[name], error, 81)}
+    assert is_plausible(shown, right, BF16, on_host=False) is expected
+
+
+@pytest.mark.parametrize(
     ("precision", "device", "expected"),
     [
         (FP32, 2**-10.1, True),
