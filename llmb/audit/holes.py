@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: What a gain was computed from: the products of a step, bytes of memory traffic, or a timed run; or
-#: an estimate of a cheat that nobody has built.
+#: What a gain was computed from: the products of a step, bytes of memory traffic, or a timed run;
+#: or an estimate of a cheat that nobody has built.
 Basis = Literal["products", "bytes", "run", "estimate"]
 
 

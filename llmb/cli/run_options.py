@@ -157,8 +157,8 @@ _OPTIONS = (
         "--timed-steps",
         type=_COUNT,
         metavar="N",
-        help="Steps in the timed window; fewer are a debug run, and so are more than 60 in training "
-        "[default: 50; 10 in modes forward and generate].",
+        help="Steps in the timed window; fewer are a debug run, and so are more than 60 in "
+        "training [default: 50; 10 in modes forward and generate].",
     ),
     _step(
         "--warmup-steps",
