@@ -92,8 +92,8 @@ L1 = Rule(
     "ranks that share a model of more than 16 GB, FP16 without a loss scale, devices that record "
     "their steps (declared by the plugin); errors within the drift of honest runs; where "
     "directions are compared, all but the largest faults in steps that G1 does not judge. Modes "
-    "forward and generate: calls that were not drawn, if there are more than 80 or two minutes do not "
-    "suffice; errors smaller than the format's own rounding",
+    "forward and generate: calls that were not drawn, if there are more than 80 or two minutes do "
+    "not suffice; errors smaller than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,
