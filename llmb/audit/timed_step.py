@@ -57,8 +57,8 @@ G1 = Rule(
     "masks change",
     cannot_see="errors within the limit; steps after the last judged step, if a plugin is honest "
     "until then; parameters with too large an error even in the honest run of the step (the "
-    "finding counts these parameters); smaller faults where directions are compared (dropout, fewer "
-    "than 8 bits, FP16 under autocast)",
+    "finding counts these parameters); smaller faults where directions are compared (dropout, "
+    "fewer than 8 bits, FP16 under autocast)",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     causes=(
         "a kernel that is chosen anew (autotuned) after the first steps and adds up in a narrower "
