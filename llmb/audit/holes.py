@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from llmb.config import Mode
+
 #: What a gain was computed from: the products of a step, bytes of memory traffic, or a timed run;
 #: or an estimate of a cheat that nobody has built.
 Basis = Literal["products", "bytes", "run", "estimate"]
@@ -21,7 +23,7 @@ class Hole:
     rules: tuple[str, ...]
     #: The work that is saved or made rougher.
     saved: str
-    #: Modes, formats and options that are needed.
+    #: Formats and options that are needed.
     where: str
     #: Largest gain, as a ratio of tokens/s to an honest run. Example: 1.2. None: no work is saved,
     #: or a declared figure is untrue.
@@ -31,6 +33,7 @@ class Hole:
     passes: str = "every run"
     #: Plugins in the corpus that do so (``tests/cheats``).
     cheats: tuple[str, ...] = ()
+    mode: Mode = Mode.TRAIN
 
     def told(self) -> str:
         """Return the hole in one line, for ``llmb audit``. Example: ``1.2 times: ...``."""
@@ -62,11 +65,20 @@ _FOUND = (
     ),
     Hole(
         ("E1", "G1"),
-        "three of 16 sequences, with the rest in NVFP4 in mode forward",
+        "three of 16 sequences",
         "MXFP4 with 12 layers",
         1.23,
         passes="most runs",
-        cheats=("sequences_left_out_in_four_bits", "positions_left_out_in_four_bits"),
+        cheats=("sequences_left_out_in_four_bits",),
+    ),
+    Hole(
+        ("E1", "L1"),
+        "the last three of 16 positions, with the others in NVFP4",
+        "MXFP4 with 12 layers",
+        1.23,
+        passes="most runs",
+        cheats=("positions_left_out_in_four_bits",),
+        mode=Mode.FORWARD,
     ),
     Hole(
         ("E1", "G1"),
@@ -78,25 +90,28 @@ _FOUND = (
     Hole(
         ("E1", "L1"),
         "INT8 in blocks of 32 in queries, keys, gates and ups, with float32 between the products",
-        "mode forward in BF16",
+        "BF16",
         1.38,
         cheats=("forward_int8_some_products",),
+        mode=Mode.FORWARD,
     ),
     Hole(
         ("E1", "L1"),
         "INT8 copies of queries, keys, gates and ups",
-        "mode generate in BF16, batch size 1",
+        "BF16, batch size 1",
         1.36,
         "bytes",
         cheats=("generated_from_int8_some",),
+        mode=Mode.GENERATE,
     ),
     Hole(
         ("E1", "L1"),
         "a cache of keys and values in 8 bits",
-        "mode generate in BF16, batch size 256 (batch size 64: 1.14)",
+        "BF16, batch size 256 (batch size 64: 1.14)",
         1.4,
         "bytes",
         cheats=("cache_in_eight_bits",),
+        mode=Mode.GENERATE,
     ),
     Hole(
         ("E1", "G1"),
@@ -207,29 +222,33 @@ _FOUND = (
     Hole(
         ("E1", "L1"),
         "running means of the tokens in place of attention",
-        "mode forward in 8 bits",
+        "8 bits",
         1.5,
         cheats=("attention_averaged",),
+        mode=Mode.FORWARD,
     ),
     Hole(
         ("L1",),
         "made-up words (FP8: 21 % of the words; BF16: 2.5 %)",
-        "mode generate in FP8",
+        "FP8",
         1.3,
+        mode=Mode.GENERATE,
     ),
     Hole(
         ("L1", "N1"),
         "words that a narrow copy guesses right and one pass confirms",
-        "mode generate, batch size 1; the plugin reads the noise of later words in the worker",
+        "batch size 1; the plugin reads the noise of later words in the worker",
         2.0,
+        mode=Mode.GENERATE,
     ),
     Hole(
         ("L1", "N1"),
         "words of an INT8 copy, with the right logits written into llmb's memory in the last call",
-        "mode generate, batch size 1",
+        "batch size 1",
         1.87,
         "bytes",
         cheats=("right_logits_by_memory",),
+        mode=Mode.GENERATE,
     ),
     Hole(
         ("L1", "N1"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from llmb.audit.rule import Rule
+    from llmb.config import Mode
     from llmb.records.finding import Audit, Finding
     from llmb.records.precision_recipe import PrecisionRecipe
 
@@ -127,7 +128,7 @@ def command(
     else:
         asked = [rule for rule in RULES if rule.id in wanted]
         products = None if recipe is None else for_terminal(recipe)
-        _show(for_terminal(audit), asked, products, wide=flags["wide"])
+        _show(for_terminal(audit), asked, products, record.config.mode, wide=flags["wide"])
         _say_how_to_repeat(path, audit)
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
@@ -155,7 +156,12 @@ def _resume(path: Path, flags: dict[str, Any], odd: Sequence[str]) -> None:
 
 
 def _show(
-    audit: Audit, asked: Sequence[Rule], recipe: PrecisionRecipe | None, *, wide: bool
+    audit: Audit,
+    asked: Sequence[Rule],
+    recipe: PrecisionRecipe | None,
+    mode: Mode,
+    *,
+    wide: bool,
 ) -> None:
     from rich.console import Console
 
@@ -165,7 +171,10 @@ def _show(
     print_fitted(_table(audit), (), wide=wide, piped=_PIPED_WIDTH)
     for rule in asked:
         console.print(f"\n{rule.id} cannot see: {rule.cannot_see}", style="dim", markup=False)
-        for hole in (hole for hole in HOLES if rule.id in hole.rules):
+        known = [hole for hole in HOLES if rule.id in hole.rules and hole.mode is mode]
+        if known:
+            console.print(f"known to pass in mode {mode.value}:", style="dim")
+        for hole in known:
             console.print(f"  {hole.told()}", style="dim", markup=False, soft_wrap=True)
     if not asked:
         console.print("\nWhat no audit can see:", style="dim")

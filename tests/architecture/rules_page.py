@@ -44,11 +44,13 @@ def of_training(rules: Iterable[Rule]) -> str:
 
 def known(holes: Iterable[Hole]) -> str:
     """Return the table of what no rule sees."""
-    rows = ["| gain | from | what a plugin saves | where | passes | rules | test |", "|-" * 7 + "|"]
+    titles = ("gain", "from", "mode", "what a plugin saves", "where", "passes", "rules", "test")
+    rows = [f"| {' | '.join(titles)} |", "|-" * len(titles) + "|"]
     for hole in holes:
         cheats = " ".join(f"`{cheat}`" for cheat in hole.cheats)
         gain, basis = (f"{hole.gain}", hole.basis) if hole.gain else ("none", "")
-        cells = (gain, basis, hole.saved, hole.where, hole.passes, " ".join(hole.rules), cheats)
+        said = (hole.mode.value, hole.saved, hole.where, hole.passes)
+        cells = (gain, basis, *said, " ".join(hole.rules), cheats)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

@@ -37,5 +37,5 @@ def test_a_line_of_a_hole_begins_with_the_gain() -> None:
 
 def test_the_page_shows_a_hole_of_each_kind() -> None:
     page = rules_page.known(HOLES)
-    assert "| 1.87 | bytes | words of an INT8 copy" in page
-    assert "| none |  | nothing" in page
+    assert "| 1.87 | bytes | generate | words of an INT8 copy" in page
+    assert "| none |  | train | nothing" in page

@@ -52,6 +52,12 @@ def test_one_rule_alone_is_shown_with_its_figures(shown: Any, asked: str) -> Non
     assert "What no audit can see" not in text
 
 
+def test_known_cheats_of_a_rule_are_told_for_the_mode_of_the_run(shown: Any) -> None:
+    text = shown("--rule", "L1").stdout
+    assert "known to pass in mode train:\n  2.1 times the tokens/s (from products): " in text
+    assert "INT8 copy" not in text, "that is a hole of mode generate"
+
+
 def test_json_is_the_audit_and_of_the_rules_that_were_asked_for(shown: Any) -> None:
     whole = json.loads(shown("--json").stdout)
     assert whole == json.loads(pretty_bytes(RECORD.audit))
