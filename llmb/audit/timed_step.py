@@ -51,8 +51,8 @@ G1 = Rule(
     "all that is off from the mean)",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
-    "of the honest mean (each module and parameter 0.1), and 0.8 to 1.2 times as far from it as "
-    "honest steps (each 2; one sequence a step: 0.7 to 1.6, each 3.5; BERT's pooler twice as far); "
+    "of the honest mean (each module and parameter 0.1), and 0.7 to 1.2 times as far from it as "
+    "honest steps (each 2; one sequence a step: 1.6, each 3.5; BERT's pooler twice as far); "
     "from the honest step with the same masks 3 honest errors (each 4.5), and 0.5 of what these "
     "masks change",
     cannot_see="errors within the limit; steps after the last judged step, if a plugin is honest "
