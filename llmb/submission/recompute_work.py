@@ -133,8 +133,8 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
     config, shapes = record.config, official.shapes
     changed = any(shapes.get(name) != size for name, size in config.shape_overrides.items())
     trains = config.mode.value == "train"
-    other = config.definition is not None or config.weights is not None
-    other = other or (config.data is not None and not config.workload.startswith("alcf-"))
+    own = (config.definition, config.weights, config.data)
+    other = any(one is not None for one in own)
     other = other or (config.dynamic and not config.workload.startswith("litgpt-"))
     if config.mode.value == "generate":
         other = other or (config.prompt_length, config.new_tokens) != _OFFICIAL_SAMPLE

@@ -65,7 +65,7 @@ class Workload:
         found = []
         if config.dynamic and self.document != "litgpt":
             found.append("--dynamic (the original's sequences all have one length)")
-        if config.data is not None and self.document != "alcf":
+        if config.data is not None:  # of equal sequences a plugin may compute one
             found.append("--data (official: uniformly random tokens)")
         if config.weights is not None:
             found.append("--weights (official: random weights, which follow from the seed)")
