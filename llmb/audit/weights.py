@@ -21,10 +21,12 @@ W1 = Rule(
     "plugin makes from the seed; the distance that each weight has moved by the end. If L1 does "
     "not compare every step: the share of each parameter that needs no work in judged steps, such "
     "as rows that are zero or equal to others; and the share of each matrix's rows and columns "
-    "whose right gradient in a judged step is below 0.03 of the usual",
+    "whose right gradient in a judged step is below 0.03 of the usual, and of words that are "
+    "nearer to another word than 0.02 of their length behind a norm",
     limit="the same bits; no further than AdamW can move a weight; no parameter with 0.05 of idle "
     "rows, directions or gains more than at first, and two more; no matrix with more than 0.3 of "
-    "such rows or columns, and 1.35 by the root of the shorter side (768: 0.35)",
+    "such rows or columns, no norm with as many such words, and 1.35 by the root of the shorter "
+    "side (768: 0.35)",
     cannot_see="weights swapped between two audited steps and put back: L1 compares these steps, "
     "or G1 finds wrong gradients in a judged step among them",
     observer="worker, verifier",
@@ -120,20 +122,25 @@ def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
 
 
 def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> Finding | None:
-    """Return W1 if most of a matrix has hardly any gradient in a judged step."""
+    """Return W1 if most of a matrix has no gradient in a judged step, or if words are alike."""
     evidence, by_host = bench.paths(PRISTINE), bench.read(REFERENCE) or {}
     matrices = [p for p in pristine.parameters if len(p.shape) == 2 and min(p.shape) >= LEAST_SIDE]
-    looked_at = [one for one in matrices if len(one.asleep) == len(stops)]
+    looked_at = [one for one in pristine.parameters if len(one.asleep) == len(stops)]
     if matrices and not looked_at and all(judged_pass(step) in by_host for step in stops):
         return W1.unobserved("nobody has looked at the gradients of the judged steps", evidence)
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)
     if worst is None or max(worst.asleep) <= _most_asleep(worst):
         return None
     share = max(worst.asleep)
+    fault = (
+        f"of the rows or columns of {worst.name} have hardly any gradient, such as features whose "
+        "activation is flat"
+    )
+    if len(worst.shape) == 1:
+        fault = f"of the words are alike behind {worst.name}: one word could stand for all"
     return W1.finding(
         Status.FAIL,
-        f"in step {stops[worst.asleep.index(share)]} {share:.2f} of the rows or columns of "
-        f"{worst.name} have hardly any gradient, such as features whose activation is flat",
+        f"in step {stops[worst.asleep.index(share)]} {share:.2f} {fault}",
         measured=f"{share:.2f} of {worst.name}",
         limit=f"{_most_asleep(worst):.2g}",
         evidence=evidence,

@@ -213,7 +213,7 @@ class Rerun:
     def samples_and_asleep(
         self, where: Tensor, numerics: Numerics, name: str
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return what ``samples`` does, and the share of each matrix's gradient that sleeps."""
+        """Return what ``samples`` does, and the shares of the model that sleep."""
         activity = Activity(self._shape.vocab_size)
         found = self._sampled(Samples(where, self.sizes, activity), numerics, name)
         return found.values, activity.asleep()
@@ -308,6 +308,8 @@ class Rerun:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))
         elif self._config.mixed_precision and dtype is torch.float16:
             copies = loss_scale(whole)
+        activity = collect.activity if isinstance(collect, Samples) else None
+        watch = self._watch(name, whole) if activity is None else activity.watching
         rounds = self._config.added_up > 1 and dtype.itemsize < torch.float32.itemsize
         with as_computed(self._config, numerics.autocast or dtype, numerics.device):
             return plain_pass(
@@ -320,7 +322,7 @@ class Rerun:
                 sums=self._config.parallelism.replicas if rounds else 0,
                 copies=copies,
                 finish=self._finish,
-                watch=self._watch(name, whole),
+                watch=watch,
                 masks=masks,
             )
 

@@ -262,6 +262,13 @@ CHEATS = (
             unseen="gradients are the same, and no rule counts what is computed again: --sac-freq "
             "is declared (docs/adr/0089)",
         ),
+        Cheat(
+            "words_alike",
+            SKIPPED,
+            (11, 13),
+            ("W1",),
+            flags=("--batch-size=2", "--timed-steps=160", _JUDGED_EARLY),
+        ),
         Cheat("weights_pruned", SKIPPED, (11, 21), ("W1",), "FP16"),
         Cheat("width_shrunk", SKIPPED, (11, 21), ("W1",), "FP16"),
         Cheat("weights_put_back", SKIPPED, (11, 21), ("W1",), "MXFP4"),
