@@ -380,6 +380,18 @@ CHEATS = (
             unseen="with random weights attention is nearly a mean, and FP8 with one scale for a "
             "tensor is rougher than that (docs/adr/0092)",
         ),
+        Cheat(
+            "attention_in_eight_bits",
+            PRECISION,
+            (11, 39),
+            (),
+            "FP8",
+            flags=(
+                *("--hidden-size=256", "--intermediate-size=512", "--num-hidden-layers=4"),
+                *("--sequence-length=128", "--timed-steps=10"),
+            ),
+            unseen=_ROUGH,
+        ),
         Cheat("tf32_under_fp32", PRECISION, (37,), ("E1", "E2", "L1", "P1"), "FP32"),
         Cheat(
             "autocast_under_fp32", PRECISION, (38,), ("E1", "E2", "L1", "P1", "P2"), "FP32", _FULL
