@@ -218,6 +218,18 @@ class Rerun:
         found = self._sampled(Samples(where, self.sizes, activity), numerics, name)
         return found.values, activity.asleep()
 
+    def asleep_in_one(self, numerics: Numerics, name: str) -> dict[str, float]:
+        """Return the shares of the model that sleep in one sequence of the pass ``name``.
+
+        The seed of the probes draws the sequence: the worker's steps are over when it learns the
+        seed.
+        """
+        activity = Activity(self._shape.vocab_size)
+        nothing = Samples(torch.empty(0, dtype=torch.int64), self.sizes, activity)
+        drawn = derive(self.inputs.seed, "sequence", name) % self._config.global_batch_size
+        self._run(name, numerics, 1, nothing, 1, only=drawn)
+        return activity.asleep()
+
     def _sampled(
         self, begun: Samples, numerics: Numerics, name: str, masks: Sequence[int] = ()
     ) -> Samples:
@@ -289,6 +301,7 @@ class Rerun:
         collect: Sketches | Samples,
         parts: int,
         masks: Sequence[int] = (),
+        only: int | None = None,
     ) -> float:
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
         file = self._files[self._of_pass.get(name, LIVE_WEIGHTS)]
@@ -303,6 +316,8 @@ class Rerun:
             return edits[parameter](value) if parameter in edits else value
 
         whole = self._batch(name, batch)
+        if only is not None:
+            whole = whole.split(len(whole.ids))[only]
         dtype, copies = numerics.dtype, 1
         if name in probes.PROBES:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))

@@ -82,6 +82,7 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
             channel.send(Phase(name="the declared format on the host"))
             shown |= honest_on_the_host(order, rerun)
         if made is not None:
+            asleep |= asleep_on_the_host(order, rerun)
             announce.write(audited.PRISTINE, made.with_asleep(asleep))
         if rerun.keeper is not None:
             announce.part(audited.PART_REFERENCE, rerun.keeper, order.scratch_folder)
@@ -130,6 +131,20 @@ def outputs(channel: Channel, order: ReferenceOrder, rerun: Rerun) -> dict[str, 
     for name in {BRANCHES, LIVE} & set(order.passes):
         one = again.logits(name, honest)
         found |= {f"host/{key}": value for key, value in one.items()}
+    return found
+
+
+def asleep_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, tuple[float, ...]]:
+    """Return the shares that sleep in one sequence of each judged step that a device recomputes.
+
+    A device's reference may need the plugin's backend, and the shares would be the plugin's.
+    """
+    found: dict[str, tuple[float, ...]] = {}
+    for name in map(audited.judged_pass, order.judged if not order.every_step else ()):
+        if name in order.passes:
+            continue
+        for one, share in rerun.asleep_in_one(wide(order.config.precision, "cpu"), name).items():
+            found[one] = (*found.get(one, ()), share)
     return found
 
 
