@@ -25,7 +25,7 @@ class GradientLedger(StepLedger):
 
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
-        *("_add_up", "_count", "_moments", "_optimizer", "_parameters", "_ranges"),
+        *("_count", "_join", "_moments", "_optimizer", "_parameters", "_ranges"),
         *("_seeds", "_shapes", "_zeros", "rates"),
     )
 
@@ -33,24 +33,25 @@ class GradientLedger(StepLedger):
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        add_up: Callable[[Tensor], object] | None = None,
+        join: Callable[[Tensor, int], object] | None = None,
     ) -> None:
         """Read the gradients of all trained parameters of ``model``, in stored form.
 
-        Ranks that share a model read the elements of local shards, and zeros elsewhere: ``add_up``
-        replaces a row by the sum of the rows of all ranks.
+        Ranks that share a model read the elements of local shards, and zeros elsewhere: ``join``
+        replaces a row by the sum of the rows of all ranks. Of replicas, ``join`` replaces a row by
+        that of one rank, which the seed of the elements determines.
         """
         super().__init__()
-        self._add_up = add_up
+        self._join = join
         self._parameters = [
             (str.__str__(name), p)
             for name, p in model.named_parameters()
             if p.requires_grad and p.numel()
         ]
         self._shapes = [p.shape for _, p in self._parameters]
-        #: ``shard_places.range_of`` by parameter number and placements. A gradient may have
-        #: placements unlike the parameter's: torch keeps the gradient of a sliced embedding full.
-        self._ranges: dict[tuple[int, object], range | None] = {}
+        #: What this rank has, and beside whom, by parameter number and placements. A gradient may
+        #: have placements unlike the parameter's: torch keeps that of a sliced embedding full.
+        self._ranges: dict[tuple[int, object], tuple[range | None, shard_places.Copies]] = {}
         here = [p for _, p in self._parameters if not is_elsewhere(p)]
         device = here[0].device if here else torch.device("cpu")
         kinds = {p.dtype for _, p in self._parameters}
@@ -75,18 +76,19 @@ class GradientLedger(StepLedger):
         chosen, parts = self._places(places), list[Tensor]()
         with torch.no_grad():
             for number, (_, p) in enumerate(self._parameters):
-                parts += self._read(number, chosen[number], p.grad)
+                parts += self._read(number, chosen[number], p.grad, places)
             if self._moments:
                 moment = self._moments[len(self._seeds) % len(self._moments)]
                 for number, (_, p) in enumerate(self._parameters):
                     state = self._optimizer.state.get(p, {})
-                    parts += self._read(number, chosen[number].every_other(), state.get(moment))
+                    half = chosen[number].every_other()
+                    parts += self._read(number, half, state.get(moment), places)
             if len({part.dtype for part in parts}) > 1:
                 parts = [part.float() for part in parts]
             row = torch.cat(parts)
-            if self._add_up is not None:
+            if self._join is not None:
                 row = row.float()  # another rank may have other dtypes
-                self._add_up(row)
+                self._join(row, places)
             self._send(row)
         self._seeds.append(places)
         self.rates.append(rate)
@@ -128,19 +130,23 @@ class GradientLedger(StepLedger):
     def _places(self, seed: int) -> Sequence[SampledIndices]:
         return choose_each(seed, self._shapes, self._count)
 
-    def _read(self, number: int, where: SampledIndices, value: Tensor | None) -> Sequence[Tensor]:
+    def _read(
+        self, number: int, where: SampledIndices, value: Tensor | None, turn: int
+    ) -> Sequence[Tensor]:
         """Return elements of ``value``, a tensor of parameter ``number``, in pieces to be joined.
 
-        Zeros if ``value`` is None.
+        Zeros if ``value`` is None, and if it is not the turn of this rank.
         """
         if value is None:
             return (self._zeros[number][where.count],)
-        if self._add_up is None:
+        if self._join is None:
             return (where.read(value),)
         how = number, getattr(value, "placements", None)
         if how not in self._ranges:
-            self._ranges[how] = shard_places.range_of(value)
-        shown = self._ranges[how]
+            self._ranges[how] = shard_places.range_of(value), shard_places.copies_of(value)
+        shown, copies = self._ranges[how]
+        if not shard_places.shows(copies, turn):
+            return (self._zeros[number][where.count],)
         if shown is None:
-            return (shard_places.read(where, value),)
+            return (shard_places.read(where, value, turn),)
         return shard_places.read_range(where, value, shown, self._zeros[number])

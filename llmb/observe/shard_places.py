@@ -14,18 +14,21 @@ from torch import Tensor
 from llmb.observe.places import SampledIndices
 from llmb.parallel.shards import first_of, is_elsewhere, is_spread, local
 
+#: Of each mesh dimension whose ranks hold copies: the coordinate of this rank, and all ranks.
+Copies = tuple[tuple[int, int], ...]
 
-def read(places: SampledIndices, value: Tensor) -> Tensor:
+
+def read(places: SampledIndices, value: Tensor, turn: int = 0) -> Tensor:
     """Return the elements of ``value`` at ``places``; zero for elements that other ranks show.
 
     The sum over all ranks is the result, because exactly one rank shows each element. Example: of
-    [5, 7], rank 0 returns [5, 0] and rank 1 returns [0, 7].
+    [5, 7], rank 0 returns [5, 0] and rank 1 returns [0, 7]. ``turn``: see ``shows``.
     """
     if not is_spread(value):
         return places.read(value)
     part = local(value)
     found = torch.zeros(places.count, dtype=part.dtype, device=part.device)
-    if not _shows(value) or not part.numel():
+    if not shows(copies_of(value), turn) or not part.numel():
         return found
     where = torch.stack(torch.unravel_index(places.indices(), value.shape))
     first = torch.tensor(first_of(value)).unsqueeze(1)
@@ -37,10 +40,10 @@ def read(places: SampledIndices, value: Tensor) -> Tensor:
 
 
 def range_of(value: Tensor) -> range | None:
-    """Return the range of the elements of ``value`` that this rank shows, in row-major order.
+    """Return the range of the elements of ``value`` that this rank has, in row-major order.
 
     Example: elements 512 to 1,023 of a matrix of 1,024 on the second of two ranks. None if the
-    shard consists of columns: column elements are not contiguous. Empty if another rank shows
+    shard consists of columns: column elements are not contiguous. Empty if another rank has
     all elements, for example the rank of another stage.
     """
     if is_elsewhere(value):
@@ -48,7 +51,7 @@ def range_of(value: Tensor) -> range | None:
     if not is_spread(value):
         return range(value.numel())
     part, first = local(value), first_of(value)
-    if not _shows(value) or not part.numel():
+    if not part.numel():
         return range(0)
     if part.shape[1:] != value.shape[1:]:
         return None
@@ -61,8 +64,9 @@ def read_range(
 ) -> tuple[Tensor, ...]:
     """Return the elements that ``read`` returns, in pieces to be joined.
 
-    ``shown`` is the ``range_of`` the value. ``zeros[n]`` has n zeros, for each n up to the count of
-    ``places``; slicing a single tensor of zeros in each call took a third of the time.
+    ``shown`` is the ``range_of`` the value, if this rank shows it. ``zeros[n]`` has n zeros, for
+    each n up to the count of ``places``; slicing a single tensor of zeros in each call took a
+    third of the time.
     """
     before, mine = places.within(shown)
     if not mine.count:
@@ -73,27 +77,46 @@ def read_range(
     return zeros[before], found, zeros[places.count - before - mine.count]
 
 
-def read_places(wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool) -> list[Tensor]:
-    """Return the sampled elements of each tensor.
+def read_places(
+    wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool, turn: int = 0
+) -> list[Tensor]:
+    """Return the sampled elements of each tensor; ``turn``: see ``shows``.
 
     A ``lazy`` device compiles the operations of a step. There the indices are a tensor input: as
     Python constants, every new choice of indices would recompile.
     """
     if not lazy or not wanted:
-        return [read(places, value) for places, value in wanted]
+        return [read(places, value, turn) for places, value in wanted]
     where = torch.cat([places.indices() for places, _ in wanted]).to(wanted[0][1].device)
     parts = torch.split(where, [places.count for places, _ in wanted])
     return [value.reshape(-1)[part] for (_, value), part in zip(wanted, parts, strict=True)]
 
 
-def _shows(value: Tensor) -> bool:
-    """Tell whether this rank's copy counts: of replicas, only the rank at coordinate 0 shows."""
+def copies_of(value: Tensor) -> Copies:
+    """Return where this rank stands among the ranks with the same part of ``value``."""
+    if not is_spread(value):
+        return ()
     spread: Any = value
-    coordinates = spread.device_mesh.get_coordinate()
+    mesh, coordinates = spread.device_mesh, spread.device_mesh.get_coordinate()
     if coordinates is None:
-        return False
-    return all(
-        coordinate == 0
-        for coordinate, placement in zip(coordinates, spread.placements, strict=True)
+        return ((-1, 1),)  # no part at all
+    return tuple(
+        (coordinate, mesh.size(dimension))
+        for dimension, (coordinate, placement) in enumerate(
+            zip(coordinates, spread.placements, strict=True)
+        )
         if placement.is_replicate()
     )
+
+
+def shows(copies: Copies, turn: int) -> bool:
+    """Tell whether this rank shows its part in ``turn``: of copies, one rank does.
+
+    A drawn number, unknown until the reading: what a rank never shows, such as the moments of the
+    second replica, nobody would know to be right.
+    """
+    for own, count in copies:
+        turn, drawn = divmod(turn, count)
+        if own != drawn:
+            return False
+    return True

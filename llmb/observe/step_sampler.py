@@ -47,7 +47,7 @@ class _Seen:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
-def _alone(tensor: Tensor) -> Tensor:
+def _alone(tensor: Tensor, turn: int) -> Tensor:
     return tensor
 
 
@@ -113,7 +113,7 @@ class StepSampler:
         optimizer: Optimizer,
         *,
         lazy: bool = False,
-        total: Callable[[Tensor], Tensor] = _alone,
+        total: Callable[[Tensor, int], Tensor] = _alone,
         settle: Callable[[], object] | None = None,
         gradients: bool = True,
         elements: int = GRADIENTS,
@@ -123,7 +123,8 @@ class StepSampler:
         Without ``gradients``, gradients are sampled neither in audited steps nor in the pauses.
         ``elements``: of each gradient of a judged step.
         ``lazy``: the device compiles the operations of a step, and the operations may not depend on
-        a random draw. ``total`` sums the samples over all ranks, for sharded parameters.
+        a random draw. ``total`` sums the samples over all ranks, for sharded parameters, and
+        of replicas takes those of the rank whose turn it is, by the seed of the elements.
         ``settle`` ends the program of a lazy device, before and after a sample: of an audited step
         in the warm-up and of a judged step the device then compiles the same programs.
         """
@@ -187,7 +188,7 @@ class StepSampler:
         """
         self._sample(step, seed, is_judged=True)
         tensors = self._seen[-1].tensors
-        shown = tensors["gradient"] = self._total(tensors["gradient"].to("cpu").float())
+        shown = tensors["gradient"] = self._total(tensors["gradient"].to("cpu").float(), seed)
         return sha256_of(shown)
 
     def _sample(self, step: Step, seed: int, *, is_judged: bool) -> None:
@@ -279,7 +280,7 @@ class StepSampler:
         for seen in self._seen:
             for what, tensor in seen.tensors.items():
                 if what != "gradient":
-                    own = tensor if what.startswith("asked") else self._total(tensor)
+                    own = tensor if what.startswith("asked") else self._total(tensor, seen.seed)
                     found[f"{seen.step.index}/{what}"] = own
                 elif seen.is_judged:
                     found[f"{seen.step.index}/{what}"] = tensor
@@ -344,7 +345,7 @@ class StepSampler:
             (places, nothing_of(p, local(self._own[0]).device) if value is None else value)
             for (_, p), places, value in zip(seen.shown, seen.places[what], values, strict=True)
         ]
-        parts = read_places(wanted, lazy=self._lazy)
+        parts = read_places(wanted, lazy=self._lazy, turn=seen.seed)
         if not parts:
             return torch.zeros(0)
         if len({part.dtype for part in parts}) > 1:

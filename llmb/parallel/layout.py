@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,19 +106,22 @@ class Layout:
                 program, self.mesh.part("dp_replicate")
             )
             return jitted
-        left_out = _left_out(program)
-        if left_out:
-            raise UnavailableError(
-                f"the model tells DistributedDataParallel to leave out {len(left_out)} trained "
-                f"parameters, such as {left_out[0]}: llmb's ranks share every gradient "
-                "(_ddp_params_and_buffers_to_ignore may name buffers)"
-            )
         replicated = DistributedDataParallel(
             program,
             process_group=self.mesh.part("dp_replicate").get_group(),
             device_ids=None if self._device.type == "cpu" else [self._device],
             forward_sync_buffers=False,  # buffers are constants
         )
+        left_out = _left_out(replicated)
+        if left_out:
+            raise UnavailableError(
+                f"the model tells DistributedDataParallel to leave out {len(left_out)} trained "
+                f"parameters, such as {left_out[0]}: llmb's ranks share every gradient "
+                "(_ddp_params_and_buffers_to_ignore may name buffers)"
+            )
+        # A replica has one hook that shares gradients: a plugin's could share them in 8 bits.
+        untyped: Any = replicated
+        untyped._register_builtin_comm_hook(BuiltinCommHookType.ALLREDUCE)
         self._silent = _of_replicas(replicated)
         return replicated
 
@@ -154,12 +158,16 @@ class Layout:
             if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
                 parameter.grad = gradient.redistribute(placements=cast(Any, parameter).placements)
 
-    def sum_of_all(self, row: Tensor) -> None:
+    def join(self, row: Tensor, turn: int) -> None:
         """Replace ``row`` by the sum of the rows of all ranks: a collective call.
 
-        The call is queued on the device. With NCCL the host does not wait for the result.
+        Of replicas, by the row of the rank whose ``turn`` it is: all rows are equal. The call is
+        queued on the device. With NCCL the host does not wait for the result.
         """
-        dist.all_reduce(row)
+        if self.is_sharded:
+            dist.all_reduce(row)
+        else:
+            dist.broadcast(row, turn % dist.get_world_size())
 
     def settle(self) -> None:
         """Free all gathered parameters: an edit of a gathered copy would be lost."""
@@ -168,10 +176,13 @@ class Layout:
                 module.reshard()
 
 
-def _left_out(model: nn.Module) -> list[str]:
-    """Return the trained parameters of ``model`` whose gradients replicas would not share."""
-    ignored = {*getattr(model, "_ddp_params_and_buffers_to_ignore", ())}
-    return [name for name, p in model.named_parameters() if p.requires_grad and name in ignored]
+def _left_out(replicated: DistributedDataParallel) -> list[str]:
+    """Return the trained parameters whose gradients replicas do not share.
+
+    As DDP has read the list: an object of a plugin's may show something else when read again.
+    """
+    ignored, named = replicated.parameters_to_ignore, replicated.module.named_parameters()
+    return [name for name, p in named if p.requires_grad and name in ignored]
 
 
 @contextmanager

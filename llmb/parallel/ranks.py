@@ -152,6 +152,12 @@ class Ranks:
         dist.all_reduce(found, group=self._control)
         return found
 
+    def one(self, shown: Tensor, rank: int) -> Tensor:
+        """Return the tensor of ``rank``, on the CPU: a collective call."""
+        found = shown.detach().to("cpu", copy=True)
+        dist.broadcast(found, rank, group=self._control)
+        return found
+
     def outlive_store(self) -> None:
         """Wait, above rank 0 and after the end of this context, until rank 0's store has closed.
 

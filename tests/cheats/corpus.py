@@ -123,6 +123,11 @@ _BETWEEN = (
     "an honest run rounds to 16 bits between the products. With float32 between, INT8 in small "
     "blocks is as far off as the honest run, and probes are recognised and honest (docs/adr/0086)"
 )
+_REPLICAS = ("--nproc=2", "--batch-size=2")
+_SHARED = (
+    "integers of 8 bits in blocks of 32 are nearly as exact as BF16, and nothing counts what "
+    "travels between ranks in a step"
+)
 _ROUGH = (
     "the format's own error is so large that rougher products, or sequences left out, are within "
     "1.5 times the honest error, and probes are recognised and honest (docs/adr/0086)"
@@ -531,8 +536,18 @@ CHEATS = (
             PRECISION,
             (39,),
             (),
-            flags=("--nproc=2", "--batch-size=2"),
+            flags=_REPLICAS,
             outcome=REFUSED,
+        ),
+        Cheat("hook_in_int8", PRECISION, (39,), (), flags=_REPLICAS, outcome=FAILED),
+        Cheat("sync_left_out", PRECISION, (39,), (), flags=_REPLICAS, unseen=_SHARED),
+        Cheat(
+            "shards_in_int8",
+            PRECISION,
+            (39,),
+            (),
+            flags=("--nproc=2", "--dp-shard=2", "--batch-size=2"),
+            unseen=_SHARED,
         ),
         Cheat("fp32_under_fp64", PRECISION, (46,), (), "FP64", outcome=REFUSED),
         Cheat("generated_in_fp8", PRECISION, (39,), _LOGITS, flags=_GENERATE),
@@ -574,6 +589,7 @@ CHEATS = (
         ("parameters_left_out", "50", "O1"),
         ("fused_into_backward", "51", "E1 O1"),
         ("learning_rate_zero", "53", "O2"),
+        Cheat("replicas_share_weights", OPTIMIZER, (50,), ("L1",), flags=_REPLICAS),
     ),
     *_cheats(
         REUSE,

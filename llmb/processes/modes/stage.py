@@ -53,10 +53,16 @@ class Stage:
         """Return the mean loss of a step over all ranks; a collective call."""
         return loss if self.ranks is None else self.ranks.mean(loss)
 
-    def total(self, shown: Tensor) -> Tensor:
-        """Return the sum over all ranks' shares of sharded parameters; a collective call."""
-        spread = self.ranks is not None and self.layout is not None and self.layout.is_sharded
-        return self.ranks.total(shown) if self.ranks is not None and spread else shown
+    def total(self, shown: Tensor, turn: int) -> Tensor:
+        """Return the sum over all ranks' shares of sharded parameters; a collective call.
+
+        Of replicas, return the values of the rank whose ``turn`` it is.
+        """
+        if self.ranks is None or self.layout is None:
+            return shown
+        if self.layout.is_sharded:
+            return self.ranks.total(shown)
+        return self.ranks.one(shown, turn % self.ranks.place.world_size)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass.

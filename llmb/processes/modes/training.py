@@ -97,9 +97,8 @@ class Training:
         )
         self.ledger: GradientLedger | None = None
         if config.audit is not AuditMode.OFF:
-            layout = stage.layout if stage.layout and stage.layout.is_sharded else None
-            add_up = layout.sum_of_all if layout else None
-            self.ledger = GradientLedger(stage.model, self.optimizer, add_up)
+            join = stage.layout.join if stage.layout else None
+            self.ledger = GradientLedger(stage.model, self.optimizer, join)
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None

@@ -181,11 +181,12 @@ def test_a_transposed_gradient_is_read_by_its_rows() -> None:
 def test_of_what_ranks_share_the_row_is_the_sum_of_what_each_holds() -> None:
     model, rows = model_of(), list[torch.Tensor]()
 
-    def add_up(row: torch.Tensor) -> None:
+    def join(row: torch.Tensor, turn: int) -> None:
+        assert turn == 5  # the seed of the elements
         rows.append(row.clone())
         row += 1000  # what the other ranks hold
 
-    ledger = GradientLedger(model, build_optimizer(model.parameters()), add_up)
+    ledger = GradientLedger(model, build_optimizer(model.parameters()), join)
     numbered(model)
     ledger.take(5, 1e-4)
     alone = ledger_of(model)

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from llmb.observe.places import SampledIndices, choose_each
-from llmb.observe.shard_places import range_of, read, read_range
+from llmb.observe.shard_places import copies_of, range_of, read, read_range, shows
 from llmb.simulation.private import fake_ranks
 
 #: Rows that no number of ranks divides, and fewer rows than ranks.
@@ -46,21 +46,32 @@ def test_ranks_together_show_every_element_once(
     of_columns = any(placement.is_shard(1) for placement in how)
     shapes = [shape for shape in SHAPES if len(shape) > 1 or not of_columns]
     world = torch.Size(ranks).numel()
-    for shape, seed in itertools.product(shapes, range(5)):
-        (places,) = choose_each(seed, [shape], 5)
+    for shape, turn in itertools.product(shapes, range(5)):
+        (places,) = choose_each(turn, [shape], 5)
         whole = torch.arange(1.0, shape.numel() + 1).view(shape)
         total = torch.zeros(places.count)
         for rank in range(world):
             with fake_ranks(rank, world):
                 value = spread_over(whole, ranks, how)
-                shown, slowly = range_of(value), read(places, value)
+                shown, slowly = range_of(value), read(places, value, turn)
+                is_shown = shows(copies_of(value), turn)
                 if in_rows:
                     assert shown is not None
-                if shown is not None:
+                if not is_shown:
+                    assert not slowly.any()
+                elif shown is not None:
                     pieces = read_range(places, value, shown, [torch.zeros(n) for n in range(10)])
                     assert torch.equal(torch.cat(pieces), slowly)
                 total += slowly
         assert torch.equal(total, whole.flatten()[places.indices()])
+
+
+def test_each_copy_has_its_turn() -> None:
+    how, turns = [Replicate(), Replicate()], range(4)
+    for rank in turns:
+        with fake_ranks(rank, 4):
+            copies = copies_of(spread_over(torch.ones(4), [2, 2], how))
+            assert sum(shows(copies, turn) for turn in turns) == 1
 
 
 def test_a_parameter_of_another_stage_shows_nothing() -> None:

@@ -410,7 +410,8 @@ def test_gradients_are_shown_of_judged_steps_alone_each_with_a_digest(*, lazy: b
 def test_the_digest_is_of_the_sum_over_ranks_which_is_made_once() -> None:
     run, sums = Run(), []
 
-    def total(tensor: Tensor) -> Tensor:
+    def total(tensor: Tensor, turn: int) -> Tensor:
+        assert turn == 11  # the seed of the elements
         sums.append(tensor)
         return 2 * tensor
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from llmb.config import Parallelism
 from llmb.parallel import layout
+from llmb.simulation.private import fake_ranks
 
 
 @pytest.mark.parametrize(
@@ -67,10 +70,21 @@ def test_only_replicas_have_the_whole_model_each(mesh: Parallelism, sharded: boo
 
 def test_a_model_that_keeps_gradients_from_the_other_ranks_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
-    model._ddp_params_and_buffers_to_ignore = ["weight", "scale"]  # type: ignore[assignment]
-    assert layout._left_out(model) == ["weight"]
+    replicated: Any = SimpleNamespace(parameters_to_ignore={"weight", "scale"}, module=model)
+    assert layout._left_out(replicated) == ["weight"]
     model.weight.requires_grad_(False)
-    assert layout._left_out(model) == []
+    assert layout._left_out(replicated) == []
+
+
+def test_no_hook_of_a_plugin_shares_gradients() -> None:
+    with fake_ranks(0, 2):
+        ranks = bare(Parallelism(dp_replicate=2))
+        group = SimpleNamespace(get_group=lambda: dist.group.WORLD)
+        ranks.pipeline = ranks._jitted = None
+        ranks.mesh, ranks._device = SimpleNamespace(part=lambda _: group), torch.device("cpu")
+        replicated = ranks.program(nn.Linear(2, 2))
+        with pytest.raises(RuntimeError, match="once"):
+            replicated.register_comm_hook(None, default_hooks.allreduce_hook)
 
 
 def test_ranks_speak_of_gradients_after_the_last_part_of_each_step_alone() -> None:
