@@ -33,13 +33,13 @@ class GradientLedger(StepLedger):
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        join: Callable[[Tensor, int], object] | None = None,
+        join: Callable[[Tensor, int], Tensor] | None = None,
     ) -> None:
         """Read the gradients of all trained parameters of ``model``, in stored form.
 
         Ranks that share a model read the elements of local shards, and zeros elsewhere: ``join``
-        replaces a row by the sum of the rows of all ranks. Of replicas, ``join`` replaces a row by
-        that of one rank, which the seed of the elements determines.
+        returns the sum of the rows of all ranks. Of replicas, ``join`` returns the row of one rank,
+        which the seed of the elements determines. It is called with rows on the host.
         """
         super().__init__()
         self._join = join
@@ -86,12 +86,12 @@ class GradientLedger(StepLedger):
             if len({part.dtype for part in parts}) > 1:
                 parts = [part.float() for part in parts]
             row = torch.cat(parts)
-            if self._join is not None:
-                row = row.float()  # another rank may have other dtypes
-                self._join(row, places)
             self._send(row)
         self._seeds.append(places)
         self.rates.append(rate)
+
+    def _joined(self, row: Tensor) -> Tensor:
+        return row if self._join is None else self._join(row, self._seeds[len(self._rows)])
 
     def read_places(self) -> list[tuple[str, nn.Parameter, Tensor]]:
         """Return each stored parameter, and the element indices read in all steps."""

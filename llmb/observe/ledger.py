@@ -83,8 +83,12 @@ class StepLedger(ABC):
 
     def _land(self) -> None:
         if self._underway is not None:
-            self._rows.append(self._underway.landed())
+            self._rows.append(self._joined(self._underway.landed()))
             self._underway = None
+
+    def _joined(self, row: Tensor) -> Tensor:
+        """Return the row of all ranks: a collective call."""
+        return row
 
 
 def _sent(row: Tensor) -> _Underway:

@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -157,17 +156,6 @@ class Layout:
             gradient: Any = parameter.grad
             if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
                 parameter.grad = gradient.redistribute(placements=cast(Any, parameter).placements)
-
-    def join(self, row: Tensor, turn: int) -> None:
-        """Replace ``row`` by the sum of the rows of all ranks: a collective call.
-
-        Of replicas, by the row of the rank whose ``turn`` it is: all rows are equal. The call is
-        queued on the device. With NCCL the host does not wait for the result.
-        """
-        if self.is_sharded:
-            dist.all_reduce(row)
-        else:
-            dist.broadcast(row, turn % dist.get_world_size())
 
     def settle(self) -> None:
         """Free all gathered parameters: an edit of a gathered copy would be lost."""

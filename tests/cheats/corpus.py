@@ -540,7 +540,10 @@ CHEATS = (
             outcome=REFUSED,
         ),
         Cheat("hook_in_int8", PRECISION, (39,), (), flags=_REPLICAS, outcome=FAILED),
-        Cheat("sync_left_out", PRECISION, (39,), (), flags=_REPLICAS, unseen=_SHARED),
+        *(
+            Cheat(name, PRECISION, (39,), (), flags=_REPLICAS, unseen=_SHARED)
+            for name in ("sync_left_out", "library_in_int8")
+        ),
         Cheat(
             "shards_in_int8",
             PRECISION,

@@ -50,7 +50,7 @@ def _cheat(cheat: Cheat) -> str:
     elif cheat.outcome == REFUSED:
         caught = "refused before it begins"
     elif cheat.outcome == FAILED:
-        caught = "the run fails: samples change after the digest has left"
+        caught = "the run fails, and leaves no record"
     else:
         caught = f"{' '.join(cheat.rules)}: {cheat.outcome}"
     name = cheat.plugin if cheat.precision == "BF16" else f"{cheat.plugin}, {cheat.precision}"

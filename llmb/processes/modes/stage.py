@@ -56,7 +56,8 @@ class Stage:
     def total(self, shown: Tensor, turn: int) -> Tensor:
         """Return the sum over all ranks' shares of sharded parameters; a collective call.
 
-        Of replicas, return the values of the rank whose ``turn`` it is.
+        Of replicas, return the values of the rank whose ``turn`` it is. The values travel over
+        llmb's own process group: a plugin may have brought the library of the model's group.
         """
         if self.ranks is None or self.layout is None:
             return shown

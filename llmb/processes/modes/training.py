@@ -97,7 +97,7 @@ class Training:
         )
         self.ledger: GradientLedger | None = None
         if config.audit is not AuditMode.OFF:
-            join = stage.layout.join if stage.layout else None
+            join = stage.total if stage.ranks is not None else None
             self.ledger = GradientLedger(stage.model, self.optimizer, join)
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)

@@ -181,16 +181,16 @@ def test_a_transposed_gradient_is_read_by_its_rows() -> None:
 def test_of_what_ranks_share_the_row_is_the_sum_of_what_each_holds() -> None:
     model, rows = model_of(), list[torch.Tensor]()
 
-    def join(row: torch.Tensor, turn: int) -> None:
+    def join(row: torch.Tensor, turn: int) -> torch.Tensor:
         assert turn == 5  # the seed of the elements
-        rows.append(row.clone())
-        row += 1000  # what the other ranks hold
+        rows.append(row)
+        return row + 1000  # what the other ranks hold
 
     ledger = GradientLedger(model, build_optimizer(model.parameters()), join)
     numbered(model)
     ledger.take(5, 1e-4)
     alone = ledger_of(model)
     alone.take(5, 1e-4)
-    assert torch.equal(rows[0], alone.rows()[0])
     assert torch.equal(ledger.rows(), alone.rows() + 1000)
+    assert torch.equal(rows[0], alone.rows()[0])
     assert ledger.commitment() == hashlib.sha256(ledger.rows()[0].numpy().tobytes()).hexdigest()
