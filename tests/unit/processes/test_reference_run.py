@@ -115,6 +115,19 @@ def test_the_pristine_parameters_are_those_the_worker_began_with(
     ]
 
 
+def test_of_judged_steps_that_a_device_recomputes_one_sequence_is_looked_at(
+    run: Audited, verified: Verified
+) -> None:
+    judged = {*map(judged_pass, run.reference.judged)}
+    left = tuple(name for name in run.reference.passes if name not in judged)
+    verify(run.reference.model_copy(update={"passes": left}))
+    whole = {p.name: p.asleep for p in pristine_of(verified(BF16)).parameters}
+    one = {p.name: p.asleep for p in pristine_of(run).parameters}
+    assert {n: len(shares) for n, shares in one.items()} == {n: len(s) for n, s in whole.items()}
+    assert any(one.values())
+    assert not judged & {*read(run, audited.REFERENCE)}, "the gradients are the device's"
+
+
 def test_weights_stored_wider_than_declared_are_the_declared_ones_cast_up(run: Audited) -> None:
     stored = {**run.reference.stored_dtypes, "lm_head.weight": "float32"}
     verify(run.reference.model_copy(update={"stored_dtypes": stored, "passes": ()}))
