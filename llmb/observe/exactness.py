@@ -81,17 +81,16 @@ class _Shards:
     def __init__(self) -> None:
         # Imported by ranks alone: 0.2 s.
         from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor.parallel.loss import customized_loss_ops
 
         self.kind: Any = DTensor
         self._dispatcher = self.kind._op_dispatcher
         self._handlers = self._dispatcher._custom_op_handlers
-        self._known = dict(self._handlers)
+        #: With those that torch's ``loss_parallel`` adds during a step (``--loss-parallel``).
+        self._known = {**self._handlers, **customized_loss_ops}
 
     def strange(self) -> Iterator[object]:
-        """Yield functions, or classes of tables, that stand in place of torch's own.
-
-        Call between passes: ``loss_parallel`` of torch adds functions during a pass.
-        """
+        """Yield functions, or classes of tables, that stand in place of torch's own."""
         dispatcher = self.kind._op_dispatcher
         if dispatcher is not self._dispatcher:
             yield type(dispatcher)

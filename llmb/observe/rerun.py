@@ -326,6 +326,8 @@ class Rerun:
         activity = collect.activity if isinstance(collect, Samples) else None
         watch = self._watch(name, whole) if activity is None else activity.watching
         rounds = self._config.added_up > 1 and dtype.itemsize < torch.float32.itemsize
+        # A probe is one micro-batch.
+        sums = self._config.parallelism.replicas if rounds and name not in probes.PROBES else 0
         with as_computed(self._config, numerics.autocast or dtype, numerics.device):
             return plain_pass(
                 weights,
@@ -334,7 +336,7 @@ class Rerun:
                 numerics,
                 collect,
                 parts=parts,
-                sums=self._config.parallelism.replicas if rounds else 0,
+                sums=sums,
                 copies=copies,
                 finish=self._finish,
                 watch=watch,

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.distributed.tensor.parallel.loss import customized_loss_ops
 from torch.optim import AdamW
 
-from llmb.observe import namespace
+from llmb.observe import exactness, namespace
 from llmb.observe.exactness import Exactness, owner_of
 from llmb.observe.origins import Origins
 from llmb.observe.plain_tensors import _wrapped
@@ -82,6 +84,15 @@ class Step:
 @pytest.fixture
 def step() -> Step:
     return Step()
+
+
+def test_functions_that_loss_parallel_adds_to_dtensor_are_torchs_own_and_others_are_told() -> None:
+    shards = exactness._Shards()
+    with loss_parallel():
+        assert list(shards.strange()) == []
+        operator = next(iter(customized_loss_ops))
+        shards._handlers[operator] = nowhere
+        assert list(shards.strange()) == [nowhere]
 
 
 def lazy_gradient(step: Step) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.config import BF16, FP16, FP32, TF32, Parallelism, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN, Element, Format
 from llmb.observe import probes, rerun, weights_file
@@ -100,6 +100,17 @@ def test_a_probe_is_made_again_with_its_edits_and_one_sequence_as_often_as_asked
         found = again.sketches(probes.BRANCHES, PLAIN, batch)
     ids = probes.batch(SEED, probes.BRANCHES, SMALL).repeat(batch).ids
     assert equal(found, by_hand(probes.BRANCHES, 1, ids))
+
+
+def test_replicas_that_add_up_micro_batches_have_probes_of_one_sequence_all_the_same(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    narrow = Numerics(torch.bfloat16, "cpu")
+    replicas = {"parallelism": Parallelism(dp_replicate=2), "accumulate": 2}
+    with opened(tmp_path, digests, **replicas) as again, opened(tmp_path, digests) as alone:
+        assert again.inputs.config.added_up == 2
+        found, own = (one.sketches(probes.BRANCHES, narrow, 1) for one in (again, alone))
+    assert equal(found, own)
 
 
 def test_the_head_probe_needs_no_layers_and_shows_the_same_of_what_is_left(
