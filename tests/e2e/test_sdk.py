@@ -258,7 +258,7 @@ class View:
 
 @hookimpl
 def llmb_parameter_map(model):
-    return {n: View(p) for n, p in model.named_parameters() if n != "lm_head.weight"}
+    return {n.replace("lm_head", "head"): View(p) for n, p in model.named_parameters()}
 
 def llmb_patches():
     return []
@@ -275,7 +275,7 @@ FOUND = {
     "device.peak_memory": ("peak_bytes",),
     "device.available_memory": ("available_bytes stands at 0",),
     "device.energy": ("energy fell",),
-    "model.parameter_names": ("20 parameters", "lm_head.weight"),
+    "model.parameter_names": ("22 parameters", "knows head.weight"),
     "model.parameter_writes": ("does not read back",),
     "model.optimizer": ("step is not torch's own",),
     "permitted.post_processing": ("ACME_MODE",),
