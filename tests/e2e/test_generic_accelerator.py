@@ -174,12 +174,12 @@ def test_the_stamps_of_steps_run_ahead_of_the_device_and_the_fences_do_not(
     closest_ns = min(b - a for a, b in itertools.pairwise(timing["step_ns"]))
     assert closest_ns < 0.8 * fastest_ns
     # Had no fence waited for the device, it would come microseconds after the stamp before it. How
-    # far behind the device is depends on the host, too.
+    # far behind the device is depends on the host, too: a busy host enqueues slowly.
     waited_ns = [
         fence - timing["step_ns"][steps - 1]
         for fence, steps in zip(timing["fence_worker_ns"], timing["fence_steps"], strict=True)
     ]
-    assert max(waited_ns[1:]) > fastest_ns / 4
+    assert max(waited_ns[1:]) > 2_000_000
 
 
 # -- memory and batch size --------------------------------------------------------------------
