@@ -217,8 +217,8 @@ _FOUND = (
     ),
     Hole(
         ("W1",),
-        "words that are alike but for a tenth: one word stands for most",
-        "FP8, where L1 does not compare the step: more than 8 ranks, devices that record steps",
+        "words that are alike, by weights that AdamW can reach: one word stands for most",
+        "L1 does not compare the step: more than 8 ranks, devices that record steps",
         31.0,
         "estimate",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmb.audit.bench import PRISTINE, PROBED, WEIGHTS, Bench
 from llmb.audit.rule import Rule
@@ -21,8 +21,9 @@ W1 = Rule(
     "plugin makes from the seed; the distance that each weight has moved by the end. If L1 does "
     "not compare every step: the share of each parameter that needs no work in judged steps, such "
     "as rows that are zero or equal to others; and the share of each matrix's rows and columns "
-    "whose right gradient in a judged step is below 0.03 of the usual, and of words that are "
-    "nearer to another word than 0.02 of their length behind a norm",
+    "whose right gradient in a judged step is below 0.03 of the usual; and the distance that each "
+    "weight has moved by a judged step, or, if AdamW bounds no move (FP16, SGD), the share of "
+    "words nearer to another word than 0.02 of their length behind a norm (not in BERT)",
     limit="the same bits; no further than AdamW can move a weight; no parameter with 0.05 of idle "
     "rows, directions or gains more than at first, and two more; no matrix with more than 0.3 of "
     "such rows or columns, no norm with as many such words, and 1.35 by the root of the shorter "
@@ -62,7 +63,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     where = bench.path(WEIGHTS)
     found = finding(weights, pristine, bench.facts.precision, every, where, trains=bench.trains)
     if found.status is Status.PASS and pristine is not None:
-        found = _idle(bench, pristine) or found
+        found = _too_far(bench, pristine) or _idle(bench, pristine) or found
     yield found
 
 
@@ -98,6 +99,22 @@ def finding(
     )
 
 
+def _too_far(bench: Bench, pristine: PristineEvidence) -> Finding | None:
+    """Return W1 if weights of a judged step are further off than AdamW can have moved them."""
+    for number, stop in enumerate(bench.timing.stops if bench.trains else ()):
+        steps = [bench.constants_of(step) for step in range(stop.step + 1)]
+        moved = {p.name: p.moves[number] for p in pristine.parameters if number < len(p.moves)}
+        if faults := _further(moved, bench.facts.precision, steps):
+            return W1.finding(
+                Status.FAIL,
+                f"in step {stop.step} {faults[0]}",
+                measured=f"{max(moved.values()):.3g}",
+                limit="no further than AdamW can move a weight",
+                evidence=bench.paths(PRISTINE),
+            )
+    return None
+
+
 def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
     """Return W1 if weights of judged steps need less work, or if nobody has looked at them."""
     stops, evidence = [stop.step for stop in bench.timing.stops], bench.paths(PRISTINE)
@@ -128,6 +145,9 @@ def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> F
     looked_at = [one for one in pristine.parameters if len(one.asleep) == len(stops)]
     if matrices and not looked_at:
         return W1.unobserved("nobody has looked at the gradients of the judged steps", evidence)
+    if _is_bounded(bench.facts.precision, [bench.constants_of(stop) for stop in stops]):
+        # In honest runs, too, words become alike: the more, the wider the model and its steps.
+        looked_at = [one for one in looked_at if len(one.shape) > 1]
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)
     if worst is None or max(worst.asleep) <= _most_asleep(worst):
         return None
@@ -219,11 +239,24 @@ def _moves(
     bits at most as far again. Example: lr = 1e-4, beta1 = 0.9, beta2 = 0.999: at most 3.2e-4 before
     decay and rounding.
     """
-    # No bound exists where squares of gradients underflow (FP16), or without moments to divide by.
-    if precision.stored_dtype == "float16" or not all(one.moments for one in steps):
+    moved = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
+    return _further(moved, precision, steps)
+
+
+def _is_bounded(precision: Precision, steps: Sequence[Optimizer]) -> bool:
+    """Tell whether AdamW bounds the moves.
+
+    No bound exists where squares of gradients underflow (FP16), or without moments to divide by.
+    """
+    return precision.stored_dtype != "float16" and all(one.moments for one in steps)
+
+
+def _further(
+    moved: Mapping[str, float], precision: Precision, steps: Sequence[Optimizer]
+) -> list[str]:
+    if not _is_bounded(precision, steps):
         return []
     limit = 2 * sum(map(_furthest, steps)) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
-    moved = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
     far = [name for name, move in moved.items() if not move <= limit]
     if not far:
         return []

@@ -26,7 +26,9 @@ _PROBES, _ITERATIONS = 4, 30
 #: A row or column of a gradient sleeps below this share of the usual length.
 _ASLEEP = 0.03
 #: Two words are alike if a norm's outputs are nearer than this share of their length, and so many
-#: words are compared. Honest words were 0.19 apart or more in llama and GPT-2, and 0.031 in BERT.
+#: words are compared. In 60 steps at full width the median of honest words stayed 0.23 apart in
+#: llama-128m, and 0.070 in gpt2-125m (40 steps). In nemo-bert-base it was 0.017 after 10, and
+#: 0.007 after 50.
 _ALIKE, _COMPARED = 0.02, 2048
 #: Parts of the names of queries, keys and values in one matrix, and of embeddings.
 _FUSED, _EMBEDDINGS = "attn.c_attn.", ("embed", ".wte.", ".wpe.")
@@ -74,6 +76,8 @@ class Activity:
 
     #: Words of the vocabulary.
     words: int
+    #: Whether to look behind norms: in honest runs of BERT, too, words become alike.
+    behind_norms: bool = True
     _squares: dict[str, list[Tensor]] = field(default_factory=dict)
     _alike: dict[str, list[float]] = field(default_factory=dict)
 
@@ -91,7 +95,7 @@ class Activity:
                 self._alike.setdefault(name, []).append(found)
 
         hooks = [model.register_forward_pre_hook(begin)]
-        for name, one in model.named_modules():
+        for name, one in model.named_modules() if self.behind_norms else ():
             gain = getattr(one, "weight", None)
             if isinstance(gain, Tensor) and gain.dim() == 1:
                 hooks.append(one.register_forward_hook(partial(look, f"{name}.weight")))

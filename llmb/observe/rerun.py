@@ -214,7 +214,7 @@ class Rerun:
         self, where: Tensor, numerics: Numerics, name: str
     ) -> tuple[Tensor, dict[str, float]]:
         """Return what ``samples`` does, and the shares of the model that sleep."""
-        activity = Activity(self._shape.vocab_size)
+        activity = self._activity()
         found = self._sampled(Samples(where, self.sizes, activity), numerics, name)
         return found.values, activity.asleep()
 
@@ -224,11 +224,14 @@ class Rerun:
         The seed of the probes draws the sequence: the worker's steps are over when it learns the
         seed.
         """
-        activity = Activity(self._shape.vocab_size)
+        activity = self._activity()
         nothing = Samples(torch.empty(0, dtype=torch.int64), self.sizes, activity)
         drawn = derive(self.inputs.seed, "sequence", name) % self._config.global_batch_size
         self._run(name, numerics, 1, nothing, 1, only=drawn)
         return activity.asleep()
+
+    def _activity(self) -> Activity:
+        return Activity(self._shape.vocab_size, behind_norms=family_of(self._shape).causal)
 
     def _sampled(
         self, begun: Samples, numerics: Numerics, name: str, masks: Sequence[int] = ()

@@ -196,21 +196,27 @@ def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
         live = rerun.live(name)
         moved = None
         if live is not None and live.shape == value.shape:
-            largest = float((live.float() - value.float()).abs().max())
-            # A weight that became NaN or infinite counts as the largest finite move.
-            moved = largest if math.isfinite(largest) else sys.float_info.max
+            moved = largest_move(value, live)
+        looks = bool(order.judged) and not order.every_step
         return audited.PristineDigest(
             name=name,
             shape=tuple(empty.shape),
             dtype=dtype,
             sha256=sha256_of(value.to(getattr(torch, dtype))),
             largest_move=moved,
-            idle=() if order.every_step or not order.judged else idle_shares(rerun, name, value),
+            moves=tuple(largest_move(value, w) for w in rerun.judged(name)) if looks else (),
+            idle=idle_shares(rerun, name, value) if looks else (),
         )
 
     # Each thread holds one matrix and its cast: the largest has 0.4 GB in float32.
     with ThreadPoolExecutor(max_workers=4) as pool:
         return audited.PristineEvidence(parameters=tuple(pool.map(one, model.named_parameters())))
+
+
+def largest_move(first: Tensor, weights: Tensor) -> float:
+    """Return the largest change of an element; NaN and infinity are the largest finite move."""
+    largest = float((weights.float() - first.float()).abs().max())
+    return largest if math.isfinite(largest) else sys.float_info.max
 
 
 def idle_shares(rerun: Rerun, name: str, first: Tensor) -> tuple[float, ...]:

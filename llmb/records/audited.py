@@ -262,6 +262,8 @@ class PristineDigest(Frozen):
     sha256: str
     #: Largest change of any element from here to the end of the stream; None if not measured.
     largest_move: float | None = None
+    #: The same from here to each judged step, in order, where rule L1 does not compare every step.
+    moves: tuple[float, ...] = ()
     #: Of each judged step, in order, where rule L1 does not compare every step: the share of the
     #: parameter that needs no work, less that of the first weights. Empty for small parameters, and
     #: for those that are zero at first.

@@ -502,11 +502,31 @@ def test_a_judged_step_in_which_most_features_sleep_fails(tmp_path: Path) -> Non
     norm = next(one.name for one in pristine.parameters if len(one.shape) == 1)
     changed = pristine.with_asleep({**looked_at, norm: (*[0.0] * (len(steps) - 1), 0.94)})
     files[path] = changed.model_dump_json().encode()
-    w1 = replace(found, files=files).finding("W1")
+    # In honest runs, too, words become alike: where AdamW bounds all moves, these are judged.
+    assert replace(found, files=files).finding("W1").status is Status.PASS
+    bench = Bench(files.get, replace(found.facts, precision=FP16), 0)
+    w1 = weights._asleep(bench, changed, steps)
+    assert w1 is not None
     assert w1.status is Status.FAIL
     assert f"in step {steps[-1]} 0.94 of the words are alike behind {norm}" in w1.message
     files[path] = pristine.with_asleep({}).model_dump_json().encode()
     assert replace(found, files=files).finding("W1").status is Status.NOT_OBSERVED
+
+
+def test_weights_of_a_judged_step_that_adamw_cannot_reach_fail(tmp_path: Path) -> None:
+    found = builders_audit.audit(tmp_path, records_steps=True)
+    steps = [stop.step for stop in found.facts.repeats[0].stops]
+    path = evidence.path(0, audited.PRISTINE)
+    pristine = PristineEvidence.model_validate_json(found.files[path])
+    assert all(len(one.moves) == len(steps) for one in pristine.parameters)
+    assert found.finding("W1").status is Status.PASS
+    first, *others = pristine.parameters
+    there_and_back = first.model_copy(update={"moves": (*first.moves[:-1], 0.5)})
+    changed = PristineEvidence(parameters=(there_and_back, *others))
+    files = {**found.files, path: changed.model_dump_json().encode()}
+    w1 = replace(found, files=files).finding("W1")
+    assert w1.status is Status.FAIL
+    assert f"in step {steps[-1]} 1 parameters moved further than {steps[-1] + 1}" in w1.message
 
 
 def test_a_model_without_large_matrices_has_none_to_be_looked_at(tmp_path: Path) -> None:

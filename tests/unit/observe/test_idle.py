@@ -167,6 +167,13 @@ def test_words_that_a_large_common_part_drowns_are_alike() -> None:
     assert alike(own + 1000 * common * (torch.arange(100) >= 50)[:, None], ids) == 0.5
 
 
+def test_words_of_a_model_whose_honest_words_become_alike_are_not_looked_at() -> None:
+    activity, model = Activity(100, behind_norms=False), States(torch.ones(100, 64))
+    with activity.watching(model):
+        model(torch.arange(100).view(4, 25))
+    assert activity.asleep() == {}
+
+
 def test_equal_words_are_no_fault_and_parts_of_a_batch_count_alike() -> None:
     states = normal(100, 64)
     assert alike(states, torch.arange(100).view(4, 25) % 10) == 0
