@@ -218,15 +218,9 @@ _FOUND = (
     Hole(
         ("W1",),
         "words that are alike, by weights that AdamW can reach: one word stands for most",
-        "L1 does not compare the step: more than 8 ranks, devices that record steps",
+        "L1 does not compare the step: more than 8 ranks, devices that record steps, FP16 without "
+        "a loss scale",
         31.0,
-        "estimate",
-    ),
-    Hole(
-        ("W1",),
-        "thousands of classes of words that are alike",
-        "L1 does not compare the step, and it has far more tokens than classes",
-        3.0,
         "estimate",
     ),
     Hole(("L1",), "weight gradients of a quarter of the parameters", "dropout", 1.09),

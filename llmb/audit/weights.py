@@ -22,12 +22,10 @@ W1 = Rule(
     "not compare every step: the share of each parameter that needs no work in judged steps, such "
     "as rows that are zero or equal to others; and the share of each matrix's rows and columns "
     "whose right gradient in a judged step is below 0.03 of the usual; and the distance that each "
-    "weight has moved by a judged step, or, if AdamW bounds no move (FP16, SGD), the share of "
-    "words nearer to another word than 0.02 of their length behind a norm (not in BERT)",
+    "weight has moved by a judged step",
     limit="the same bits; no further than AdamW can move a weight; no parameter with 0.05 of idle "
     "rows, directions or gains more than at first, and two more; no matrix with more than 0.3 of "
-    "such rows or columns, no norm with as many such words, and 1.35 by the root of the shorter "
-    "side (768: 0.35)",
+    "such rows or columns, and 1.35 by the root of the shorter side (768: 0.35)",
     cannot_see="weights swapped between two audited steps and put back: L1 compares these steps, "
     "or G1 finds wrong gradients in a judged step among them",
     observer="worker, verifier",
@@ -85,7 +83,8 @@ def finding(
     faults = _presence(weights, trains=trains)
     if pristine is not None:
         faults += _form(weights, pristine, precision, trains=trains) + _values(weights, pristine)
-        faults += _moves(pristine, precision, steps)
+        ends = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
+        faults += _moves(ends, precision, steps)
     elif not faults:
         return W1.unobserved("no verifier has made the pristine weights from the seed", (path,))
     count = len(weights.processed)
@@ -104,7 +103,7 @@ def _too_far(bench: Bench, pristine: PristineEvidence) -> Finding | None:
     for number, stop in enumerate(bench.timing.stops if bench.trains else ()):
         steps = [bench.constants_of(step) for step in range(stop.step + 1)]
         moved = {p.name: p.moves[number] for p in pristine.parameters if number < len(p.moves)}
-        if faults := _further(moved, bench.facts.precision, steps):
+        if faults := _moves(moved, bench.facts.precision, steps):
             return W1.finding(
                 Status.FAIL,
                 f"in step {stop.step} {faults[0]}",
@@ -139,28 +138,20 @@ def _idle(bench: Bench, pristine: PristineEvidence) -> Finding | None:
 
 
 def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> Finding | None:
-    """Return W1 if most of a matrix has no gradient in a judged step, or if words are alike."""
+    """Return W1 if most of a matrix has hardly any gradient in a judged step."""
     evidence = bench.paths(PRISTINE)
     matrices = [p for p in pristine.parameters if len(p.shape) == 2 and min(p.shape) >= LEAST_SIDE]
     looked_at = [one for one in pristine.parameters if len(one.asleep) == len(stops)]
     if matrices and not looked_at:
         return W1.unobserved("nobody has looked at the gradients of the judged steps", evidence)
-    if _is_bounded(bench.facts.precision, [bench.constants_of(stop) for stop in stops]):
-        # In honest runs, too, words become alike: the more, the wider the model and its steps.
-        looked_at = [one for one in looked_at if len(one.shape) > 1]
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)
     if worst is None or max(worst.asleep) <= _most_asleep(worst):
         return None
     share = max(worst.asleep)
-    fault = (
-        f"of the rows or columns of {worst.name} have hardly any gradient, such as features whose "
-        "activation is flat"
-    )
-    if len(worst.shape) == 1:
-        fault = f"of the words are alike behind {worst.name}: one word could stand for all"
     return W1.finding(
         Status.FAIL,
-        f"in step {stops[worst.asleep.index(share)]} {share:.2f} {fault}",
+        f"in step {stops[worst.asleep.index(share)]} {share:.2f} of the rows or columns of "
+        f"{worst.name} have hardly any gradient, such as features whose activation is flat",
         measured=f"{share:.2f} of {worst.name}",
         limit=f"{_most_asleep(worst):.2g}",
         evidence=evidence,
@@ -230,31 +221,17 @@ def _values(weights: WeightsEvidence, pristine: PristineEvidence) -> list[str]:
 
 
 def _moves(
-    pristine: PristineEvidence, precision: Precision, steps: Sequence[Optimizer]
+    moved: Mapping[str, float], precision: Precision, steps: Sequence[Optimizer]
 ) -> list[str]:
-    """Return a fault where weights moved further than AdamW can move weights.
+    """Return a fault where weights have ``moved`` further than AdamW can move weights.
 
     One step moves a weight by at most lr, or by lr (1 - beta1) / sqrt(1 - beta2) where larger
     (Kingma and Ba, "Adam", ICLR 2015, section 2.1), plus the weight decay, plus rounding: to 16
     bits at most as far again. Example: lr = 1e-4, beta1 = 0.9, beta2 = 0.999: at most 3.2e-4 before
     decay and rounding.
     """
-    moved = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
-    return _further(moved, precision, steps)
-
-
-def _is_bounded(precision: Precision, steps: Sequence[Optimizer]) -> bool:
-    """Tell whether AdamW bounds the moves.
-
-    No bound exists where squares of gradients underflow (FP16), or without moments to divide by.
-    """
-    return precision.stored_dtype != "float16" and all(one.moments for one in steps)
-
-
-def _further(
-    moved: Mapping[str, float], precision: Precision, steps: Sequence[Optimizer]
-) -> list[str]:
-    if not _is_bounded(precision, steps):
+    # No bound exists where squares of gradients underflow (FP16), or without moments to divide by.
+    if precision.stored_dtype == "float16" or not all(one.moments for one in steps):
         return []
     limit = 2 * sum(map(_furthest, steps)) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
     far = [name for name, move in moved.items() if not move <= limit]

@@ -1,22 +1,17 @@
-"""The share of a model that needs no work: weights without rank, sleeping features, equal words.
+"""The share of a parameter that needs no work: weights that lack rank, and features that sleep.
 
 A plugin that writes such weights into its model computes a smaller model, and each step right.
 Weights lack rank where rows are zero or equal. A feature sleeps where its activation is flat for
-each token, such as SiLU far below zero: gradients in front of it and behind it are zero. Words are
-alike where a large common part drowns each word's own: a single word then stands for all.
+each token, such as SiLU far below zero: gradients in front of it and behind it are zero.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from llmb.records.audited import LEAST_SIDE
 
@@ -25,11 +20,6 @@ _FAINT = 0.03
 _PROBES, _ITERATIONS = 4, 30
 #: A row or column of a gradient sleeps below this share of the usual length.
 _ASLEEP = 0.03
-#: Two words are alike if a norm's outputs are nearer than this share of their length, and so many
-#: words are compared. In 60 steps at full width the median of honest words stayed 0.23 apart in
-#: llama-128m, and 0.070 in gpt2-125m (40 steps). In nemo-bert-base it was 0.017 after 10, and
-#: 0.007 after 50.
-_ALIKE, _COMPARED = 0.02, 2048
 #: Parts of the names of queries, keys and values in one matrix, and of embeddings.
 _FUSED, _EMBEDDINGS = "attn.c_attn.", ("embed", ".wte.", ".wpe.")
 #: Most rows of the longer side, in rows of the shorter side: so many are drawn at random.
@@ -69,41 +59,11 @@ def idle_share(value: Tensor, strength: float) -> float:
 
 @dataclass
 class Activity:
-    """Lengths of rows and columns of each matrix's gradient, added up over parts of a batch.
-
-    Also the shares of words that are alike behind each norm.
-    """
+    """Lengths of rows and columns of each matrix's gradient, added up over parts of a batch."""
 
     #: Words of the vocabulary.
     words: int
-    #: Whether to look behind norms: in honest runs of BERT, too, words become alike.
-    behind_norms: bool = True
     _squares: dict[str, list[Tensor]] = field(default_factory=dict)
-    _alike: dict[str, list[float]] = field(default_factory=dict)
-
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Look behind each norm of ``model`` in the forward passes inside the context."""
-        ids: list[Tensor] = []
-
-        def begin(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            ids[:] = given[:1]
-
-        def look(name: str, _: nn.Module, __: object, states: Tensor) -> None:
-            if states.shape[:-1] == ids[0].shape:
-                found = _alike(states.detach().flatten(0, 1), ids[0].flatten())
-                self._alike.setdefault(name, []).append(found)
-
-        hooks = [model.register_forward_pre_hook(begin)]
-        for name, one in model.named_modules() if self.behind_norms else ():
-            gain = getattr(one, "weight", None)
-            if isinstance(gain, Tensor) and gain.dim() == 1:
-                hooks.append(one.register_forward_hook(partial(look, f"{name}.weight")))
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def add(self, name: str, gradient: Tensor) -> None:
         """Add the gradient ``[n, m]`` of the parameter ``name``.
@@ -120,18 +80,16 @@ class Activity:
         self._squares[name] = [a + b for a, b in zip(before, sums, strict=True)]
 
     def clear(self) -> None:
-        """Forget all gradients and words."""
+        """Forget all gradients."""
         self._squares.clear()
-        self._alike.clear()
 
     def asleep(self) -> dict[str, float]:
         """Return for each matrix the share of its rows, or of its columns, that sleep, 0 to 1.
 
         The larger of both shares counts. Example: 0.94 where 15 of 16 features of an up-projection
         sleep. Rows of embeddings and of the head are left out: most words occur in no batch.
-        Of the gain of a norm, the share is that of alike words behind the norm.
         """
-        found = {name: statistics.fmean(shares) for name, shares in self._alike.items()}
+        found = {}
         for name, sides in self._squares.items():
             of_embedding = any(part in name for part in _EMBEDDINGS)
             told = [
@@ -141,18 +99,6 @@ class Activity:
             ]
             found[name] = max((_asleep(one) for one in told), default=0.0)
         return found
-
-
-def _alike(states: Tensor, ids: Tensor) -> float:
-    """Return the share of words whose ``states`` are another word's, for ``ids`` ``[tokens]``.
-
-    Equal words are not compared: their states may be equal.
-    """
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randperm(len(ids), generator=generator)[:_COMPARED].to(ids.device)
-    ids, near = ids[drawn], nn.functional.normalize(states[drawn].float(), dim=-1)
-    cosines = (near @ near.t()).masked_fill(ids[:, None] == ids, -1.0)
-    return float((2 - 2 * cosines.amax(1) < _ALIKE**2).float().mean())
 
 
 def _asleep(squares: Tensor) -> float:

@@ -116,22 +116,22 @@ class Samples:
     ) -> None:
         """Collect the elements ``where`` (int64); ``sizes`` are the parameters' element counts.
 
-        ``activity`` sees all elements, and the forward passes.
+        ``activity`` sees all elements.
         """
-        self._where, self._sizes, self.activity = where, sizes, activity
+        self._where, self._sizes, self._activity = where, sizes, activity
         self._ranges = ranges_of(sizes)
         self.values = torch.zeros(len(where), dtype=torch.float32)
 
     def again(self) -> Samples:
         """Return a collector of the same elements that has seen no gradient."""
-        if self.activity is not None:
-            self.activity.clear()
-        return Samples(self._where, self._sizes, self.activity)
+        if self._activity is not None:
+            self._activity.clear()
+        return Samples(self._where, self._sizes, self._activity)
 
     def add(self, parameter: str, gradient: Tensor) -> None:
         """Take the requested elements of ``gradient``."""
-        if self.activity is not None:
-            self.activity.add(parameter, gradient)
+        if self._activity is not None:
+            self._activity.add(parameter, gradient)
         own = self._ranges[parameter]
         mine = ((self._where >= own.start) & (self._where < own.stop)).nonzero().flatten()
         places, flat = self._where[mine] - own.start, gradient.detach().flatten()

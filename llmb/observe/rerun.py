@@ -214,7 +214,7 @@ class Rerun:
         self, where: Tensor, numerics: Numerics, name: str
     ) -> tuple[Tensor, dict[str, float]]:
         """Return what ``samples`` does, and the shares of the model that sleep."""
-        activity = self._activity()
+        activity = Activity(self._shape.vocab_size)
         found = self._sampled(Samples(where, self.sizes, activity), numerics, name)
         return found.values, activity.asleep()
 
@@ -224,14 +224,11 @@ class Rerun:
         The seed of the probes draws the sequence: the worker's steps are over when it learns the
         seed.
         """
-        activity = self._activity()
+        activity = Activity(self._shape.vocab_size)
         nothing = Samples(torch.empty(0, dtype=torch.int64), self.sizes, activity)
         drawn = derive(self.inputs.seed, "sequence", name) % self._config.global_batch_size
         self._run(name, numerics, 1, nothing, 1, only=drawn)
         return activity.asleep()
-
-    def _activity(self) -> Activity:
-        return Activity(self._shape.vocab_size, behind_norms=family_of(self._shape).causal)
 
     def _sampled(
         self, begun: Samples, numerics: Numerics, name: str, masks: Sequence[int] = ()
@@ -326,8 +323,6 @@ class Rerun:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))
         elif self._config.mixed_precision and dtype is torch.float16:
             copies = loss_scale(whole)
-        activity = collect.activity if isinstance(collect, Samples) else None
-        watch = self._watch(name, whole) if activity is None else activity.watching
         rounds = self._config.added_up > 1 and dtype.itemsize < torch.float32.itemsize
         # A probe is one micro-batch.
         sums = self._config.parallelism.replicas if rounds and name not in probes.PROBES else 0
@@ -342,7 +337,7 @@ class Rerun:
                 sums=sums,
                 copies=copies,
                 finish=self._finish,
-                watch=watch,
+                watch=self._watch(name, whole),
                 masks=masks,
             )
 
@@ -364,9 +359,9 @@ def in_more_parts(run: Callable[[int], R], config: RunConfig, batch: int, parts:
     """Return the result of ``run`` with a batch in ``parts`` equal parts, or in more.
 
     An honest model may need more memory than the vendor's model. On lack of memory, ``batch``
-    sequences are split into the next larger number of equal parts. Example: 8 sequences in 1, 2, 4,
-    then 8 parts. The split is fixed where the loss of each part is a mean over a different number
-    of tokens.
+    sequences are split into the next larger number of equal parts: each part into as many. Example:
+    8 sequences in 1, 2, 4, then 8 parts. The split is fixed where the loss of each part is a mean
+    over a different number of tokens.
 
     Raises:
         RuntimeError: the device has too little memory for every number of parts.
@@ -376,7 +371,7 @@ def in_more_parts(run: Callable[[int], R], config: RunConfig, batch: int, parts:
         try:
             return run(parts)
         except RuntimeError as error:
-            more = [n for n in range(2 * parts, batch + 1) if batch % n == 0]
+            more = [n for n in range(2 * parts, batch + 1, parts) if batch % n == 0]
             if not is_out_of_memory(error) or not more or fixed:
                 raise
             parts = more[0]

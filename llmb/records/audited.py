@@ -269,9 +269,8 @@ class PristineDigest(Frozen):
     #: for those that are zero at first.
     idle: tuple[float, ...] = ()
     #: Of a matrix, for each judged step: the share of rows, or of columns, whose right gradient is
-    #: far below usual (``llmb.observe.idle.Activity``). Of the gain of a norm: the share of words
-    #: that are alike behind the norm. Empty for other parameters, and if rule L1 compares every
-    #: step. Where a device makes the reference: of one sequence.
+    #: far below usual (``llmb.observe.idle.Activity``). Empty for other parameters, and if rule L1
+    #: compares every step. Where a device makes the reference: of one sequence.
     asleep: tuple[float, ...] = ()
 
 

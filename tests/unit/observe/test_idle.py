@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from llmb.audit.weights import MORE_ASLEEP, MOST_ASLEEP
 from llmb.observe.idle import Activity, idle_share
@@ -134,51 +134,6 @@ def test_a_gradient_of_a_single_token_is_within_the_limit() -> None:
     for seed in range(20):
         outer = normal(64, 1, seed=seed) @ normal(1, 768, seed=seed + 100)
         assert asleep("pooler.dense.weight", outer) < MOST_ASLEEP + MORE_ASLEEP / 8
-
-
-class States(nn.Module):
-    """A norm behind given states of a vocabulary's words."""
-
-    def __init__(self, states: Tensor) -> None:
-        super().__init__()
-        self.states = states
-        self.norm = nn.LayerNorm(states.shape[1])
-
-    def forward(self, ids: Tensor) -> Tensor:
-        found: Tensor = self.norm(self.states[ids])
-        return found
-
-
-def alike(states: Tensor, *batches: Tensor) -> float:
-    """Return the share of words that are alike behind a norm, for ``batches`` of tokens."""
-    activity, model = Activity(len(states)), States(states)
-    for ids in batches:
-        with activity.watching(model):
-            model(ids)
-    model(batches[0])  # nobody looks any more
-    return activity.asleep()["norm.weight"]
-
-
-def test_words_that_a_large_common_part_drowns_are_alike() -> None:
-    own, common = normal(100, 64), normal(64, seed=2)
-    ids = torch.arange(100).view(4, 25)
-    assert alike(own, ids) == alike(own + 5 * common, ids) == 0
-    assert alike(own + 1000 * common, ids) == 1
-    assert alike(own + 1000 * common * (torch.arange(100) >= 50)[:, None], ids) == 0.5
-
-
-def test_words_of_a_model_whose_honest_words_become_alike_are_not_looked_at() -> None:
-    activity, model = Activity(100, behind_norms=False), States(torch.ones(100, 64))
-    with activity.watching(model):
-        model(torch.arange(100).view(4, 25))
-    assert activity.asleep() == {}
-
-
-def test_equal_words_are_no_fault_and_parts_of_a_batch_count_alike() -> None:
-    states = normal(100, 64)
-    assert alike(states, torch.arange(100).view(4, 25) % 10) == 0
-    states[50:] = states[50]
-    assert alike(states, torch.arange(50).view(2, 25), torch.arange(50, 100).view(2, 25)) == 0.5
 
 
 def test_vectors_and_narrow_matrices_are_not_looked_at() -> None:
