@@ -7,8 +7,8 @@ rank and no feature sleeps. All after the first attention is computed for one wo
 """
 
 # llama-1.4b: of 130 products of width by width for each word (12 layers and the head) 4 are left,
-# 31 times the tokens/s by count in steps after the 80th. In FP16 no step is compared: all of them, but
-# G1 was not observed there: the honest run was too rough.
+# 31 times the tokens/s by count in steps after the 80th. In FP16 no step is compared: all of them.
+# There G1 was not observed: the honest run was too rough.
 
 import torch
 import torch.nn.functional as F
