@@ -41,7 +41,10 @@ class Hole:
         return f"{gain}: {self.saved}; {self.where}; passes: {self.passes}"
 
 
-_NOT_COMPARED = "FP16 without a loss scale; debug runs after the 80th step"
+_NOT_COMPARED = (
+    "steps that L1 does not compare: FP16 without a loss scale, more than 8 ranks, devices that "
+    "record steps, debug runs after the 80th step"
+)
 _DIRECTIONS = "L1 compares directions: fewer than 8 bits, FP16 under autocast"
 _OTHER_MASKS = "dropout, and ranks share the model or the device records its steps"
 _WAITING = "1 in 2: the window has no third judged step"
@@ -218,8 +221,7 @@ _FOUND = (
     Hole(
         ("W1",),
         "words that are alike, by weights that AdamW can reach: one word stands for most",
-        "L1 does not compare the step: more than 8 ranks, devices that record steps, FP16 without "
-        "a loss scale",
+        _NOT_COMPARED,
         31.0,
         "estimate",
     ),

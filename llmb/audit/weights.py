@@ -141,7 +141,7 @@ def _asleep(bench: Bench, pristine: PristineEvidence, stops: Sequence[int]) -> F
     """Return W1 if most of a matrix has hardly any gradient in a judged step."""
     evidence = bench.paths(PRISTINE)
     matrices = [p for p in pristine.parameters if len(p.shape) == 2 and min(p.shape) >= LEAST_SIDE]
-    looked_at = [one for one in pristine.parameters if len(one.asleep) == len(stops)]
+    looked_at = [one for one in matrices if len(one.asleep) == len(stops)]
     if matrices and not looked_at:
         return W1.unobserved("nobody has looked at the gradients of the judged steps", evidence)
     worst = max(looked_at, key=lambda one: max(one.asleep) - _most_asleep(one), default=None)

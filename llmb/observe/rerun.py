@@ -213,13 +213,13 @@ class Rerun:
     def samples_and_asleep(
         self, where: Tensor, numerics: Numerics, name: str
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return what ``samples`` does, and the shares of the model that sleep."""
+        """Return what ``samples`` does, and the share of each matrix's gradient that sleeps."""
         activity = Activity(self._shape.vocab_size)
         found = self._sampled(Samples(where, self.sizes, activity), numerics, name)
         return found.values, activity.asleep()
 
     def asleep_in_one(self, numerics: Numerics, name: str) -> dict[str, float]:
-        """Return the shares of the model that sleep in one sequence of the pass ``name``.
+        """Return the share of each matrix's gradient that sleeps in one sequence of ``name``.
 
         The seed of the probes draws the sequence: the worker's steps are over when it learns the
         seed.
