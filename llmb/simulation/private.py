@@ -209,18 +209,22 @@ def replica(make: Callable[[], Any], group: dist.ProcessGroup) -> Any:
     """Return the result of ``make``, such as a DDP model, as the only rank in ``group``.
 
     DDP's constructor compares the parameters of all replicas; the check is off here. A
-    communication hook sends the gradients of a DDP model.
+    communication hook sends the gradients of a DDP model, in place of the hook that ``make``
+    registers.
     """
     torch_distributed: Any = dist
+    replicated: Any = DistributedDataParallel
     plain = torch_distributed._verify_params_across_processes
+    builtin = replicated._register_builtin_comm_hook
     torch_distributed._verify_params_across_processes = lambda *_: None
+    replicated._register_builtin_comm_hook = lambda made, _: made.register_comm_hook(
+        None, lambda state, bucket: _summed(bucket, group)
+    )
     try:
-        made = make()
+        return make()
     finally:
         torch_distributed._verify_params_across_processes = plain
-    if isinstance(made, DistributedDataParallel):
-        made.register_comm_hook(None, lambda state, bucket: _summed(bucket, group))
-    return made
+        replicated._register_builtin_comm_hook = builtin
 
 
 def _summed(whole: Any, group: dist.ProcessGroup) -> torch.futures.Future[Tensor]:
