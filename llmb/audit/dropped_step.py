@@ -69,7 +69,7 @@ class DroppedLimits:
 
     The more sequences a step has, the less a single mask moves: the largest allowed distance falls
     with the root of the number of sequences. Honest steps of one sequence of 32 tokens had
-    distances of 0.87 to 1.29, and a part 2.44 or less; of two sequences on XLA 0.77 to 1.15;
+    distances of 0.87 to 1.29, and a part 2.44 or less; of two sequences 0.77 to 1.15;
     without dropout 0.59 or less. Of a shorter sequence one or two words are masked, so it counts as
     a part of a sequence of 32 tokens: an honest step of 8 tokens had a distance of 0.56.
     """

@@ -142,7 +142,10 @@ def warnings_of(
     if result.step_time_s is not None and result.step_time_s.cv > _WIDE_SPREAD_CV:
         found.append(f"uneven steps: their time varies by {result.step_time_s.cv:.0%} (cv)")
     if timing.step_clock == "enqueue" and seconds < _SHORT_WINDOW_S:
-        found.append(f"short window: {seconds:.1f} s; use more --timed-steps for a steadier figure")
+        found.append(
+            f"short window: {seconds:.1f} s; use a larger --batch-size or --repeats 3 for a steadier "
+            "figure"
+        )
     if before.load_1min is not None and before.load_1min > cores / 2:
         found.append(f"the host was busy before the run: load {before.load_1min} on {cores} cores")
     share = steal_share(before, after)

@@ -93,7 +93,7 @@ def read_places(
 
 
 def copies_of(value: Tensor) -> Copies:
-    """Return where this rank stands among the ranks with the same part of ``value``."""
+    """Return the coordinates of this rank among the ranks with the same part of ``value``."""
     if not is_spread(value):
         return ()
     spread: Any = value
@@ -110,10 +110,10 @@ def copies_of(value: Tensor) -> Copies:
 
 
 def shows(copies: Copies, turn: int) -> bool:
-    """Tell whether this rank shows its part in ``turn``: of copies, one rank does.
+    """Tell whether this rank shows its part in ``turn``: one of the ranks with a copy does.
 
-    A drawn number, unknown until the reading: what a rank never shows, such as the moments of the
-    second replica, nobody would know to be right.
+    ``turn`` is a drawn number, which no rank knows before the reading. So each copy is checked now
+    and then. Example: the moments of the second of two replicas in half of the steps.
     """
     for own, count in copies:
         turn, drawn = divmod(turn, count)

@@ -167,7 +167,7 @@ class Layout:
 def _left_out(replicated: DistributedDataParallel) -> list[str]:
     """Return the trained parameters whose gradients replicas do not share.
 
-    As DDP has read the list: an object of a plugin's may show something else when read again.
+    The list is DDP's copy: an object of a plugin may show other names when read again.
     """
     ignored, named = replicated.parameters_to_ignore, replicated.module.named_parameters()
     return [name for name, p in named if p.requires_grad and name in ignored]

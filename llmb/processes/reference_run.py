@@ -135,9 +135,10 @@ def outputs(channel: Channel, order: ReferenceOrder, rerun: Rerun) -> dict[str, 
 
 
 def asleep_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, tuple[float, ...]]:
-    """Return the shares that sleep in one sequence of each judged step that a device recomputes.
+    """Return the share of each matrix's gradient that sleeps, per judged step, by one sequence.
 
-    A device's reference may need the plugin's backend, and the shares would be the plugin's.
+    For judged steps whose reference a device computes. There the plugin's backend may be loaded,
+    and could change the shares.
     """
     found: dict[str, tuple[float, ...]] = {}
     for name in map(audited.judged_pass, order.judged if not order.every_step else ()):
