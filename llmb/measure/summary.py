@@ -143,8 +143,8 @@ def warnings_of(
         found.append(f"uneven steps: their time varies by {result.step_time_s.cv:.0%} (cv)")
     if timing.step_clock == "enqueue" and seconds < _SHORT_WINDOW_S:
         found.append(
-            f"short window: {seconds:.1f} s; use a larger --batch-size or --repeats 3 for a steadier "
-            "figure"
+            f"short window: {seconds:.1f} s; use a larger --batch-size or --repeats 3 for a "
+            "steadier figure"
         )
     if before.load_1min is not None and before.load_1min > cores / 2:
         found.append(f"the host was busy before the run: load {before.load_1min} on {cores} cores")

@@ -35,6 +35,11 @@ def test_a_line_of_a_hole_begins_with_the_gain() -> None:
     assert HOLES[-1].told().startswith("no gain: ")
 
 
+def test_a_cheat_that_nobody_has_built_is_not_said_to_pass() -> None:
+    (alike,) = (hole for hole in HOLES if hole.gain == 31)
+    assert alike.told().endswith("; passes: not built")
+
+
 def test_the_page_shows_a_hole_of_each_kind() -> None:
     page = rules_page.known(HOLES)
     assert "| 1.87 | bytes | generate | words of an INT8 copy" in page
