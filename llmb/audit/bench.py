@@ -193,7 +193,6 @@ class Bench:
             state=draws.state_bytes(
                 facts.workload.parameters, facts.precision, facts.workload.optimizer
             ),
-            records_steps=facts.records_steps,
         )
 
     @property

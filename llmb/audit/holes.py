@@ -48,8 +48,8 @@ class Hole:
 
 
 _NOT_COMPARED = (
-    "steps that L1 does not compare: FP16 without a loss scale, more than 8 ranks, devices that "
-    "record steps, debug runs after the 80th step"
+    "steps that L1 does not compare: FP16 without a loss scale, more than 8 ranks, debug runs "
+    "after the 80th step"
 )
 _DIRECTIONS = "L1 compares directions: fewer than 8 bits, FP16 under autocast"
 _OTHER_MASKS = "dropout, and ranks share the model or the device records its steps"

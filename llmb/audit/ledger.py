@@ -89,11 +89,10 @@ L1 = Rule(
     "of the cosine to gradients without dropout, and no limit of the sine. In FP16 under autocast "
     "without the steps that overflow in the replay, too, and one more",
     cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
-    "ranks that share a model of more than 16 GB, FP16 without a loss scale, devices that record "
-    "their steps (declared by the plugin); errors within the drift of honest runs; where "
-    "directions are compared, all but the largest faults in steps that G1 does not judge. Modes "
-    "forward and generate: calls that were not drawn, if there are more than 80 or two minutes do "
-    "not suffice; errors smaller than the format's own rounding",
+    "ranks that share a model of more than 16 GB, FP16 without a loss scale; errors within the "
+    "drift of honest runs; where directions are compared, all but the largest faults in steps that "
+    "G1 does not judge. Modes forward and generate: calls that were not drawn, if there are more "
+    "than 80 or two minutes do not suffice; errors smaller than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,

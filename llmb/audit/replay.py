@@ -34,7 +34,7 @@ O2 = Rule(
     "O2",
     Level.BLOCK,
     "replayed optimizer steps give the same weights",
-    measured="one step (three, if L1 does not compare every step): 257 elements of each parameter "
+    measured="two steps (three, if L1 does not compare every step): 257 elements of each parameter "
     "(64 or more for models with over 128 parameters) replayed by torch's own optimizer and by the "
     "formula of AdamW, with constants in float64 or float32; nothing changes until the next step",
     limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",

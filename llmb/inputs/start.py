@@ -30,7 +30,7 @@ def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropo
 
     The start is sharp in training runs with a drawn learning rate, or with a constant rate of at
     most 1e-4. At larger constant rates honest runs would drift apart sooner. A training with
-    dropout starts as in the original. Whether the device records its steps is ignored.
+    dropout starts as in the original.
     """
     own = config.weights is not None or config.constant_rate
     if config.mode is not Mode.TRAIN or own or not draws.varies(optimizer):
@@ -40,7 +40,6 @@ def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropo
         config.precision,
         mesh=config.parallelism,
         state=draws.state_bytes(parameters, config.precision, optimizer),
-        records_steps=False,
     )
     return (why_constant is None and not dropout) or optimizer.lr <= _GENTLE
 

@@ -167,7 +167,6 @@ def _is_replayed(shape: Shape, config: RunConfig) -> bool:
         config.precision,
         mesh=config.parallelism,
         state=draws.state_bytes(parameter_count(shape), config.precision, OFFICIAL_OPTIMIZER),
-        records_steps=False,
     )
     return why is None
 

@@ -26,7 +26,7 @@ class GradientLedger(StepLedger):
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
         *("_count", "_join", "_moments", "_optimizer", "_parameters", "_ranges"),
-        *("_seeds", "_shapes", "_zeros", "rates"),
+        *("_seeds", "_settle", "_shapes", "_zeros", "rates"),
     )
 
     def __init__(
@@ -34,15 +34,20 @@ class GradientLedger(StepLedger):
         model: nn.Module,
         optimizer: Optimizer,
         join: Callable[[Tensor, int], Tensor] | None = None,
+        *,
+        settle: Callable[[], object] | None = None,
     ) -> None:
         """Read the gradients of all trained parameters of ``model``, in stored form.
 
         Ranks that share a model read the elements of local shards, and zeros elsewhere: ``join``
         returns the sum of the rows of all ranks. Of replicas, ``join`` returns the row of one rank,
         which the seed of the elements determines. It is called with rows on the host.
+
+        ``settle`` ends the program of a lazy device after each reading, so that the program of the
+        reading is the same in each step; None for other devices.
         """
         super().__init__()
-        self._join = join
+        self._join, self._settle = join, settle
         self._parameters = [
             (str.__str__(name), p)
             for name, p in model.named_parameters()
@@ -75,17 +80,17 @@ class GradientLedger(StepLedger):
             group["lr"] = rate
         chosen, parts = self._places(places), list[Tensor]()
         with torch.no_grad():
-            for number, (_, p) in enumerate(self._parameters):
-                parts += self._read(number, chosen[number], p.grad, places)
+            parts += self._read_all(chosen, [p.grad for _, p in self._parameters], places)
             if self._moments:
                 moment = self._moments[len(self._seeds) % len(self._moments)]
-                for number, (_, p) in enumerate(self._parameters):
-                    state = self._optimizer.state.get(p, {})
-                    half = chosen[number].every_other()
-                    parts += self._read(number, half, state.get(moment), places)
+                state = self._optimizer.state
+                kept = [state.get(p, {}).get(moment) for _, p in self._parameters]
+                parts += self._read_all([one.every_other() for one in chosen], kept, places)
             if len({part.dtype for part in parts}) > 1:
                 parts = [part.float() for part in parts]
             row = torch.cat(parts)
+            if self._settle is not None:
+                self._settle()
             self._send(row)
         self._seeds.append(places)
         self.rates.append(rate)
@@ -129,6 +134,23 @@ class GradientLedger(StepLedger):
 
     def _places(self, seed: int) -> Sequence[SampledIndices]:
         return choose_each(seed, self._shapes, self._count)
+
+    def _read_all(
+        self, chosen: Sequence[SampledIndices], values: Sequence[Tensor | None], turn: int
+    ) -> list[Tensor]:
+        """Return elements of all ``values``, one tensor of each parameter; see ``_read``."""
+        if self._settle is None:
+            parts = list[Tensor]()
+            for number, value in enumerate(values):
+                parts += self._read(number, chosen[number], value, turn)
+            return parts
+        pairs = zip(chosen, values, strict=True)
+        there = [(where, value) for where, value in pairs if value is not None]
+        found = iter(shard_places.read_places(there, lazy=True, turn=turn))
+        return [
+            self._zeros[number][chosen[number].count] if value is None else next(found)
+            for number, value in enumerate(values)
+        ]
 
     def _read(
         self, number: int, where: SampledIndices, value: Tensor | None, turn: int

@@ -109,7 +109,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
             announce.write_bytes(audited.REPLAY, save(replayed))
     repeated = _Questions(channel, exactness, Path(order.scratch_folder))
     with without_finalizers():
-        repeat(channel, order, rerun.inputs, announce, repeated)
+        repeat(channel, order, rerun.inputs, announce, repeated, finish)
     with apart(channel, "the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # The functions that compute the expected values must be torch's own as well.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from safetensors.torch import load, save
@@ -30,17 +31,19 @@ def repeat(
     inputs: RerunInputs,
     announce: Announcer,
     onlooker: Onlooker,
+    finish: Callable[[], None] | None = None,
 ) -> None:
     """Repeat the steps or calls of ``order``, if any, and write the rows as a file.
 
-    A repetition that fails is reported, and leaves no file.
+    ``finish`` runs the recorded work of a lazy device, and is None for other devices. A repetition
+    that fails is reported, and leaves no file.
 
     Raises:
         RunFailedError: the worker's evidence was altered.
     """
     if order.stream is not None:
         with apart(channel, "the repetition of the steps"):
-            rows = _steps(channel, order.stream, inputs, onlooker)
+            rows = _steps(channel, order.stream, inputs, onlooker, finish)
             if rows is not None:
                 announce.write_bytes(audited.REPLAYED, save({audited.ROWS: rows}))
     if order.calls is not None:
@@ -52,7 +55,11 @@ def repeat(
 
 
 def _steps(
-    channel: Channel, stream: StreamToReplay, inputs: RerunInputs, onlooker: Onlooker
+    channel: Channel,
+    stream: StreamToReplay,
+    inputs: RerunInputs,
+    onlooker: Onlooker,
+    finish: Callable[[], None] | None,
 ) -> Tensor | None:
     """Return the rows of the worker's steps, repeated from the first step; None without steps."""
     steps = audited.StepsEvidence.model_validate_json(inputs.read(audited.STEPS))
@@ -61,5 +68,5 @@ def _steps(
     channel.send(Phase(name=f"{len(stream.token_seeds)} steps again"))
     where = load(inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
     ledger = audited.LedgerEvidence.model_validate_json(inputs.read(audited.LEDGER))
-    replay = StreamReplay(inputs.config, stream, where, ledger, steps.steps[0], onlooker)
-    return replay.rows()
+    kernel = steps.steps[0]
+    return StreamReplay(inputs.config, stream, where, ledger, kernel, onlooker, finish).rows()

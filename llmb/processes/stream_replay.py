@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,6 +49,8 @@ class StreamReplay:
     #: An audited step of the worker, with the optimizer's kernel (``foreach``, ``fused``).
     kernel: AuditedStep
     overseer: Overseer
+    #: Runs the recorded work of a lazy device; None for other devices.
+    finish: Callable[[], None] | None = None
 
     def rows(self) -> Tensor:
         """Return the ledger's samples of the replayed steps, float32 on the host.
@@ -76,9 +78,10 @@ class StreamReplay:
         )
         batches, found = StepBatches(config, workload.shape), list[Tensor]()
         sizes = {name: p.numel() for name, p in model.named_parameters()}
-        halves = every_second(self.ledger)
+        halves, finish = every_second(self.ledger), self.finish or _nothing
 
         def pause(step: Step, loss: Tensor) -> bool:
+            finish()
             where = self.where[step.index].long()
             gradients = Samples(where, sizes)
             for name, parameter in model.named_parameters():
@@ -113,8 +116,10 @@ class StreamReplay:
                 pause,
                 context=self._forward,
                 clip_grad_norm=workload.recipe.clip_grad_norm,
+                clipped=finish,
                 scaler=scaler,
             ):
+                finish()
                 if (
                     done.step.index + 1 >= self.stream.least
                     and clock.worked_ns(on_cpu=on_cpu) > until_ns
@@ -155,6 +160,10 @@ class StreamReplay:
             return torch.autocast(kind, getattr(torch, precision.dtype))
         except (RuntimeError, AssertionError):
             return nullcontext()
+
+
+def _nothing() -> None:
+    return None
 
 
 def every_second(ledger: LedgerEvidence) -> Tensor:

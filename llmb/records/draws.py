@@ -254,13 +254,11 @@ def why_no_ledger(
     *,
     mesh: Parallelism,
     state: int,
-    records_steps: bool,
 ) -> str | None:
     """Return why no step of a run can be replayed (rule L1), None if all steps can.
 
     ``state`` is the run's ``state_bytes``, compared with a constant and not with the device's
-    memory: a plugin reports the memory, and could report too little. ``records_steps``: the device
-    records a step, compiles the step and runs the program later. Example: XLA.
+    memory: a plugin reports the memory, and could report too little.
     """
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"
@@ -270,8 +268,6 @@ def why_no_ledger(
         return f"one process would have to hold {state / 1e9:.0f} GB that ranks share"
     if mode != "train":
         return None
-    if records_steps:
-        return "the device records its steps and compiles them for one learning rate"
     if precision.underflows:
         return "squares of gradients underflow in FP16, and weights move by any distance"
     return None

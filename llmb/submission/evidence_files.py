@@ -168,7 +168,6 @@ def _is_committed(record: RunRecord, timing: RepeatTiming) -> bool:
         precision,
         mesh=record.config.parallelism,
         state=state_bytes(facts.parameters, precision, facts.optimizer),
-        records_steps=record.plugin.lacks.eager_kernels,
     )
     # Rules 3 and older replayed no step that no process can repeat exactly.
     dropout = bool(facts.shapes.get("dropout"))

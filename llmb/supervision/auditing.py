@@ -117,9 +117,10 @@ class _AuditTask:
         is refused once the replay has heard of a recomputed step, because the replay would then
         know the checked steps.
         """
+        replays = isinstance(self.order, HonestOrder) and self.order.stream is not None
         begins_anew = step == 0 and not self.commitments.keys() & {*self.to_recompute.values()}
         follows = step == max(self.commitments, default=-1) + 1
-        return bool(self.to_recompute) and (follows or begins_anew)
+        return replays and (follows or begins_anew)
 
     def awaits(self, name: str) -> bool:
         """Tell whether ``name`` is the weights file of the step that paused last."""

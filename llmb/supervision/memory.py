@@ -95,13 +95,8 @@ class Load:
         )
 
 
-def why_no_ledger(
-    config: RunConfig, workload: Workload, *, records_steps: bool = False
-) -> str | None:
-    """Return why rule L1 will replay no step of ``config``, None if rule L1 will.
-
-    ``records_steps``: the device records its steps; not known before the plugin was asked.
-    """
+def why_no_ledger(config: RunConfig, workload: Workload) -> str | None:
+    """Return why rule L1 will replay no step of ``config``, None if rule L1 will."""
     return draws.why_no_ledger(
         config.mode.value,
         config.precision,
@@ -109,7 +104,6 @@ def why_no_ledger(
         state=draws.state_bytes(
             parameter_count(workload.shape), config.precision, workload.recipe.optimizer
         ),
-        records_steps=records_steps,
     )
 
 

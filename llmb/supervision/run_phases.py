@@ -305,8 +305,7 @@ class RunPhases:
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
         """Return the draws of one repeat; steps show gradients where the steps can be replayed."""
-        records = self.negotiated.offer.lacks.eager_kernels
-        why = memory.why_no_ledger(config, self.workload, records_steps=records)
+        why = memory.why_no_ledger(config, self.workload)
         return Draws.of_run(
             config,
             self.workload.recipe.optimizer,

@@ -123,13 +123,11 @@ def plan_window(config: RunConfig, drawn: Draws) -> Window:
         # compared in one more step: a stop would show the plugin that the step is audited.
         judged = drawn.judged(range(start, stop), end + 1)
         others = [step for step in range(start, stop) if step not in judged]
-        audits = {draw.choice(others)}
-        if every_step := drawn.compares_all(end + 1):
-            return Window(first, start, stop, end, tuple(audits), judged, every, every_step)
         # One more lies in the warm-up: a compiling device then knows an audited step and the next
         # step before the window.
-        audits |= {max(0, start - 2)} - {*judged}
-        return Window(first, start, stop, end, tuple(sorted(audits)), judged, every)
+        audits = {draw.choice(others), max(0, start - 2)} - {*judged}
+        every_step = drawn.compares_all(end + 1)
+        return Window(first, start, stop, end, tuple(sorted(audits)), judged, every, every_step)
     # Two audited calls, whose pace rule T2 compares with that of others. A cheat in every second
     # call shows in the last call or in the last audited call: the distance between both is odd.
     inside = draw.sample(range(start, stop), min(2, stop - start))

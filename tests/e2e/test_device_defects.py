@@ -1,6 +1,6 @@
 """Devices that lack something, as real devices of torch out of tree, in whole runs.
 
-The first four runs are CI's; the others are ``long``: ``tox run -e long``.
+The first six runs are CI's; the others are ``long``: ``tox run -e long``.
 """
 
 from __future__ import annotations
@@ -158,6 +158,21 @@ def test_calls_of_a_device_that_records_its_steps_are_made_again(
         *(tmp_path, fake_site, "--precision=FP32", "--workload=litgpt-forward", "--batch-size=2"),
         lacks="eager_kernels=True",
     )
+    assert verdict(done) == (0, "CONSISTENT"), done.record["audit"]
+    assert findings(done)["L1"]["status"] == "pass"
+
+
+def test_steps_with_dropout_are_repeated_on_a_device(tmp_path: Path, fake_site: Path) -> None:
+    flags = ("--precision=BF16", "--workload=nemo-bert-base", "--no-mixed-precision")
+    done = run(tmp_path, fake_site, *flags)
+    assert verdict(done) == (0, "CONSISTENT"), done.record["audit"]
+    assert findings(done)["L1"]["status"] == "pass"
+
+
+def test_a_device_that_records_its_steps_shows_elements_of_every_step(
+    tmp_path: Path, fake_site: Path
+) -> None:
+    done = run(tmp_path, fake_site, "--precision=BF16", lacks="eager_kernels=True")
     assert verdict(done) == (0, "CONSISTENT"), done.record["audit"]
     assert findings(done)["L1"]["status"] == "pass"
 

@@ -310,24 +310,20 @@ def work(
     optimizer_options: Mapping[str, bool] | None = None,
     audits: tuple[int, ...] = (0, 4, 7),
     end: int = END,
-    records_steps: bool = False,
+    replayable: bool = True,
     **changes: Any,
 ) -> Audited:
     """Work and be audited as a worker does; calibrator and verifier have not looked yet.
 
-    ``records_steps``: no step can be replayed, so judged ones show more gradients (rule G1).
+    Not ``replayable``: as a run of nine replicas. No step can be replayed, so judged ones show more
+    gradients (rule G1).
     """
     config = audit_config(**changes)
     folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir()
-    why = draws.why_no_ledger(
-        config.mode.value,
-        config.precision,
-        mesh=Parallelism(),
-        state=0,
-        records_steps=records_steps,
-    )
+    mesh = Parallelism() if replayable else Parallelism(dp_replicate=9)
+    why = draws.why_no_ledger(config.mode.value, config.precision, mesh=mesh, state=0)
     rough = draws.why_rough(config.precision, dropout=False) is not None
     exact = why is None and not rough and DRAWN.compares_all(end + 1)
     every = exact and config.mode is Mode.TRAIN
@@ -375,7 +371,7 @@ def work(
     committed = found.facts.repeats[0].model_copy(
         update={"nonce": NONCE, "commitments": line.commitments(), "stops": stops}
     )
-    known = replace(found.facts, repeats=[committed], records_steps=records_steps)
+    known = replace(found.facts, repeats=[committed], parallelism=mesh)
     return replace(found, facts=known)
 
 

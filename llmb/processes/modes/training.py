@@ -86,19 +86,20 @@ class Training:
             executors.draw_as_eager()
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
+        settle = stage.backend.step_end if is_lazy(stage.backend) else None
         self.sampler: StepSampler = StepSampler(
             stage.model,
             self.optimizer,
             lazy=is_lazy(stage.backend),
             total=stage.total,
-            settle=stage.backend.step_end if is_lazy(stage.backend) else None,
+            settle=settle,
             gradients=config.audit is not AuditMode.OFF and not stage.every_step,
             elements=of_judged(config.precision.bits),
         )
         self.ledger: GradientLedger | None = None
         if config.audit is not AuditMode.OFF:
             join = stage.total if stage.ranks is not None else None
-            self.ledger = GradientLedger(stage.model, self.optimizer, join)
+            self.ledger = GradientLedger(stage.model, self.optimizer, join, settle=settle)
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
@@ -114,19 +115,19 @@ class Training:
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""
-        shown = False
+        shown, lazy = False, is_lazy(self._stage.backend)
         most, layout = self._stage.workload.recipe.clip_grad_norm, self._stage.layout
         pipeline = layout.pipeline if layout else None
 
-        def clipped() -> None:
-            # The optimizer begins with computed gradients: a lazy device's program ends here. A
-            # program with the optimizer inside would not round gradients: O2 could not replay.
-            nonlocal shown
-            if is_lazy(self._stage.backend):
-                if not shown:
-                    show([p.grad for p in self._stage.model.parameters() if p.grad is not None])
-                    shown = True
+        def cut() -> None:
+            # A lazy device's program ends here, and the device computes on. A program with the
+            # optimizer inside would not round gradients, and gradients would not be underway when
+            # the worker learns the sampled indices.
+            if lazy:
                 self._stage.backend.step_end()
+
+        def clipped() -> None:
+            cut()
             self.sampler.clipped()
 
         exactness = stream.exactness
@@ -136,6 +137,12 @@ class Training:
                 exactness.compare(step.index)
             if layout is not None:
                 layout.add_up(self._stage.model)
+            nonlocal shown
+            if lazy and not shown:
+                trained = self._stage.model.parameters()
+                show([loss, *(p.grad for p in trained if p.grad is not None)])
+                shown = True
+            cut()
             if stream.pause(step, loss):
                 return True
             # The loop knows the gradients of this rank's stages alone.

@@ -100,10 +100,7 @@ class Trials:
         return self._made.get(name)
 
     def _asked(self, update: dict[str, object]) -> RunRequest:
-        # A device that records its steps compiles the steps for one learning rate.
-        constant = self.offer.lacks.eager_kernels
-        same: dict[str, object] = {"nonce": self.nonce, "constant_rate": constant}
-        return self.request.model_copy(update={**same, **update})
+        return self.request.model_copy(update={"nonce": self.nonce, **update})
 
     def _watched(self, label: str) -> _Watched:
         return _Watched(self.display, label, self.limit_s)

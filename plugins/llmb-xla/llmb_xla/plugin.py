@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from llmb.config import BF16, FP32, Precision, Refused, RunConfig, environment
+from llmb.config import BF16, FP32, Mode, Precision, Refused, RunConfig, environment
+from llmb.errors import UnavailableError
 from llmb.plugin import DeclaredPatch, hookimpl
 
 from .backend import HOST, PJRT_DEVICE, XlaBackend, client
@@ -15,7 +16,17 @@ from .pairing import torch_xla
 
 @hookimpl
 def llmb_backend(config: RunConfig) -> XlaBackend:
-    """Start the PJRT client."""
+    """Start the PJRT client.
+
+    Raises:
+        UnavailableError: the mode is not train, or the device is missing.
+    """
+    if config.mode is not Mode.TRAIN:
+        raise UnavailableError(
+            f"mode {config.mode.value} runs in torch's inference mode, in which torch_xla 2.9 "
+            "cannot multiply matrices (pytorch/pytorch#170419): choose a workload of mode train, "
+            "or another --plugin"
+        )
     return XlaBackend(config.device)
 
 

@@ -59,6 +59,12 @@ def test_the_hosts_processor_is_taken_when_an_xla_device_is_named(
     assert done.record["system"]["env"]["PJRT_DEVICE"] == "CPU"
 
 
+@pytest.mark.parametrize("workload", ["litgpt-forward", "litgpt-generation"])
+def test_modes_without_training_are_refused_with_the_reason(tmp_path: Path, workload: str) -> None:
+    flags = ("--plugin=xla", "--precision=FP32", f"--workload={workload}", "--preset=debug")
+    assert refused(harness.run(tmp_path / "out", *flags), "inference mode", "another --plugin")
+
+
 @pytest.mark.parametrize("precision", ["FP16", "TF32"])
 def test_a_format_that_is_refused_with_its_reason(tmp_path: Path, precision: str) -> None:
     flags = ("--plugin=xla", f"--precision={precision}", *harness.TINY_RUN)

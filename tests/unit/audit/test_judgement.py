@@ -456,7 +456,7 @@ def test_findings_name_the_files_that_show_them(run: Audited) -> None:
 
 
 def test_judged_steps_are_judged_where_no_step_can_be_replayed(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, records_steps=True)
+    found = builders_audit.audit(tmp_path, replayable=False)
     assert found.finding("G1").status is Status.PASS
     assert found.finding("G1").message.endswith("as honest; likewise steps 6 and 9")
     assert found.statuses() == NOT_REPLAYED
@@ -468,7 +468,7 @@ def test_judged_steps_are_judged_where_no_step_can_be_replayed(tmp_path: Path) -
 
 
 def test_weights_of_a_judged_step_that_make_the_model_cheap_fail(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, records_steps=True)
+    found = builders_audit.audit(tmp_path, replayable=False)
     steps = [stop.step for stop in found.facts.repeats[0].stops]
     pristine = PristineEvidence.model_validate_json(found.files[evidence.path(0, audited.PRISTINE)])
     matrix = next(one for one in pristine.parameters if one.idle)
@@ -486,7 +486,7 @@ def test_weights_of_a_judged_step_that_make_the_model_cheap_fail(tmp_path: Path)
 
 
 def test_a_judged_step_in_which_most_features_sleep_fails(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, records_steps=True)
+    found = builders_audit.audit(tmp_path, replayable=False)
     steps = [stop.step for stop in found.facts.repeats[0].stops]
     path = evidence.path(0, audited.PRISTINE)
     pristine = PristineEvidence.model_validate_json(found.files[path])
@@ -504,7 +504,7 @@ def test_a_judged_step_in_which_most_features_sleep_fails(tmp_path: Path) -> Non
 
 
 def test_weights_of_a_judged_step_that_adamw_cannot_reach_fail(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, records_steps=True)
+    found = builders_audit.audit(tmp_path, replayable=False)
     steps = [stop.step for stop in found.facts.repeats[0].stops]
     path = evidence.path(0, audited.PRISTINE)
     pristine = PristineEvidence.model_validate_json(found.files[path])
@@ -520,7 +520,7 @@ def test_weights_of_a_judged_step_that_adamw_cannot_reach_fail(tmp_path: Path) -
 
 
 def test_a_model_without_large_matrices_has_none_to_be_looked_at(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, records_steps=True)
+    found = builders_audit.audit(tmp_path, replayable=False)
     steps = [stop.step for stop in found.facts.repeats[0].stops]
     path = evidence.path(0, audited.PRISTINE)
     pristine = PristineEvidence.model_validate_json(found.files[path]).with_asleep({})

@@ -384,9 +384,8 @@ def test_earlier_runs_are_judged_without_it(run: Audited) -> None:
     [
         ({"precision": FP16}, "FP16"),
         ({"parallelism": Parallelism(dp_shard=9)}, "more than 8 ranks"),
-        ({"records_steps": True}, "records its steps"),
     ],
-    ids=["FP16", "ranks", "lazy"],
+    ids=["FP16", "ranks"],
 )
 def test_where_no_step_can_be_replayed_it_says_why(
     run: Audited, changes: dict[str, Any], why: str

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmb.audit import pace
-from llmb.records.finding import RULES_VERSION, Finding, Level, Status
+from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, Tail
 from llmb.records.system import SystemDescription
 from tests.unit.builders_runtime import host_load, system, timing
@@ -288,7 +288,9 @@ def test_where_every_step_is_compared_no_time_is_allowed_for_reading(
 def test_calls_are_compared_with_others_and_steps_by_older_rules_where_not_every_step_is(
     trains: bool, rules: str, every_step: bool, findings: int
 ) -> None:
-    facts = SimpleNamespace(repeats=[run(EVEN)], system=QUIET, rules_version=rules)
+    facts = SimpleNamespace(
+        repeats=[run(EVEN)], system=QUIET, rules_version=rules, records_steps=False
+    )
     one = SimpleNamespace(every_step=every_step)
     bench: Any = SimpleNamespace(facts=facts, trains=trains, of=lambda n: one)
     assert sum(found.id == "T2" for found in pace.judge(bench)) == findings
@@ -299,9 +301,11 @@ def test_a_slow_tail_on_a_busy_host_is_not_observed() -> None:
     assert tail(2, 5000, 10, busy).status is Status.NOT_OBSERVED
 
 
-@pytest.mark.parametrize(("records_steps", "judged"), [(False, 1), (True, 0)])
-def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged(
-    records_steps: bool, judged: int
+@pytest.mark.parametrize(
+    ("records_steps", "rules", "judged"), [(False, "3", 1), (True, "3", 0), (True, "4", 1)]
+)
+def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged_by_older_rules(
+    records_steps: bool, rules: str, judged: int
 ) -> None:
     timed = run(EVEN).model_copy(
         update={"tail": Tail(steps=2, paused_ns=0, told_ns=0, ended_ns=10**13)}
@@ -312,7 +316,7 @@ def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged(
         system=QUIET,
         workload=workload,
         records_steps=records_steps,
-        rules_version=RULES_VERSION,
+        rules_version=rules,
     )
     one = SimpleNamespace(every_step=True)
     bench: Any = SimpleNamespace(facts=facts, trains=True, of=lambda n: one)

@@ -57,7 +57,7 @@ Verified = Callable[[Precision], Audited]
 @pytest.fixture
 def run(worked: Callable[..., Audited], tmp_path: Path) -> Audited:
     """A run of its own: to be altered, or verified by another order."""
-    return worked(precision=BF16, records_steps=True).copied(tmp_path)
+    return worked(precision=BF16, replayable=False).copied(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def verified(worked: Callable[..., Audited], tmp_path_factory: pytest.TempPathFa
 
     @cache
     def once(precision: Precision) -> Audited:
-        made = worked(precision=precision, records_steps=True)
+        made = worked(precision=precision, replayable=False)
         run = made.copied(tmp_path_factory.mktemp("verified"))
         verify(run.reference)
         return run

@@ -33,7 +33,7 @@ __all__ = ["small_vocabulary"]  # a fixture
 @pytest.fixture
 def run(tmp_path: Path, small_vocabulary: None) -> builders_audit.Audited:
     """A run none of whose steps can be replayed."""
-    return builders_audit.work(tmp_path, precision=FP32, records_steps=True)
+    return builders_audit.work(tmp_path, precision=FP32, replayable=False)
 
 
 @pytest.fixture

@@ -124,7 +124,6 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
         ({"mesh": Parallelism(dp_shard=2), "state": 17 * 10**9}, "17 GB that ranks share"),
         ({"mesh": Parallelism(dp_replicate=9)}, "more than 8 ranks"),
         ({"mesh": Parallelism(dp_replicate=3, tp=3)}, "more than 8 ranks"),
-        ({"records_steps": True}, "records its steps"),
         ({"precision": FP16}, "FP16"),
         ({"precision": Precision(name="odd", bits=9, dtype="bfloat16")}, "nobody knows"),
     ],
@@ -132,7 +131,7 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
 )
 def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: str) -> None:
     usual = {"mode": "train", "precision": BF16, "mesh": Parallelism()}
-    told = {**usual, "state": 0, "records_steps": False, **changes}
+    told = {**usual, "state": 0, **changes}
     mode, precision = told.pop("mode"), told.pop("precision")
     assert why in (draws.why_no_ledger(mode, precision, **told) or "")
 
@@ -143,7 +142,7 @@ SCALED = FP16.model_copy(update={"master_weights": True})
 
 @pytest.mark.parametrize("precision", [BF16, FP32, NVFP4, SCALED], ids=str)
 def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
-    plain = {"mesh": Parallelism(), "state": 10**12, "records_steps": False}
+    plain = {"mesh": Parallelism(), "state": 10**12}
     assert draws.why_no_ledger("train", precision, **plain) is None
 
 
@@ -158,7 +157,7 @@ def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -
     ids=str,
 )
 def test_steps_of_a_few_ranks_are_replayed_too(mesh: Parallelism, state: int) -> None:
-    told = {"mesh": mesh, "state": state, "records_steps": False}
+    told = {"mesh": mesh, "state": state}
     assert draws.why_no_ledger("train", BF16, **told) is None
 
 
@@ -269,8 +268,8 @@ def test_steps_with_dropout_are_replayed_and_not_compared_as_exactly() -> None:
 
 
 @pytest.mark.parametrize("mode", ["forward", "generate"])
-def test_calls_are_made_again_in_formats_and_on_devices_where_steps_cannot_be(mode: str) -> None:
-    plain = {"mesh": Parallelism(), "state": 0, "records_steps": True}
+def test_calls_are_made_again_in_formats_in_which_steps_cannot_be(mode: str) -> None:
+    plain = {"mesh": Parallelism(), "state": 0}
     narrow = Precision(name="NVFP4", bits=4, dtype="bfloat16")
     assert draws.why_no_ledger(mode, FP16, **plain) is None
     assert draws.why_no_ledger(mode, narrow, **plain) is None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmb import clock, workloads
-from llmb.config import FP32, AuditMode, Frozen, Mode, RunConfig
+from llmb.config import FP32, AuditMode, Frozen, Mode, Precision, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.measure import host
 from llmb.records import audited, evidence
@@ -724,6 +724,19 @@ def test_an_honest_run_keeps_the_weights_of_the_steps_that_were_drawn_and_of_no_
     told = [message for module, message in replays if module == HONEST_RUN][1:]
     assert len(told) == 13
     assert all(isinstance(told[n], KeepWeights if n in RECOMPUTED else Proceed) for n in range(13))
+
+
+def test_steps_that_no_process_repeats_exactly_are_repeated_and_not_computed_anew(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
+) -> None:
+    said = [m for m in replaying() if not (isinstance(m, EvidenceFile) and m.scratch)]
+    child.script[HONEST_RUN] = said
+    narrow = Precision(name="NVFP4", bits=4, dtype="bfloat16")
+    config = COMMITTED["config"].model_copy(update={"precision": narrow})
+    found = examine(**{**COMMITTED, "config": config})
+    assert found.failures == ()
+    assert audited.REPLAYED in found.evidence
+    assert not [message for _, message in replays if isinstance(message, RecomputeOrder)]
 
 
 def test_the_reference_is_asked_for_them_once_the_honest_run_has_gone(

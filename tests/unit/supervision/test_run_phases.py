@@ -251,7 +251,7 @@ def test_every_repeat_has_a_window_and_a_nonce_of_its_own_and_its_number(line: L
     first = line.run_phases.nonce
     assert [drawn.nonce for drawn in line.drawn] == [nonce_of(first, n) for n in range(20)]
     assert len(set(line.windows)) > 10
-    assert all(len(window.audits) == 1 for window in line.windows)
+    assert all(len(window.audits) == 2 for window in line.windows)
     assert {"repeat-0", "repeat-19"} <= {
         p.name for p in (line.directory.path / "evidence").iterdir()
     }
@@ -291,7 +291,7 @@ def test_with_the_audit_switched_off_nothing_is_looked_at_and_it_is_said_so(make
 def test_a_quick_audit_looks_at_as_many_steps_as_a_full_one(make: Make, mode: AuditMode) -> None:
     line = make(CONFIG.model_copy(update={"audit": mode}))
     line.run_phases.repeat(line.config, 0)
-    assert len(line.windows[0].audits) == 1
+    assert len(line.windows[0].audits) == 2
     assert len(line.examined) == 1
 
 
