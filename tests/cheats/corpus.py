@@ -467,6 +467,16 @@ CHEATS = (
         ("fp8_scores", "39", "E2 P1"),
         Cheat("fp8_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
         Cheat("fp4_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
+        Cheat("int8_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
+        Cheat(
+            "four_bits_while_dropping",
+            PRECISION,
+            (11, 39),
+            (),
+            "FP8",
+            flags=_BERT,
+            outcome=UNVERIFIED,
+        ),
         Cheat(
             "head_in_four_bits",
             PRECISION,
