@@ -44,10 +44,10 @@ _OF_ONE_TOKEN, _TIMES_OF_ONE_TOKEN = re.compile(r"(^|\.)(pooler|seq_relationship
 #: Least share of the honest mean: of all parameters, and of each parameter or module.
 _LEAST_SHARE, _LEAST_SHARE_OF_PART = 0.75, 0.1
 #: Most honest errors between two honest runs with the same masks: of all, and of a parameter. By
-#: bits of the format, and in others. No probe sees products while dropout is on. In BF16 honest runs
-#: with other kernels, compiled or not, were 0.83 and 1.4 at most; with products in INT8 the worst of
-#: the judged steps had 1.8 and 2.9 at least (12 layers: 1.1 and 3.5). In FP8 honest runs with other
-#: scales were 1.34 and 2.14; with two products of three in 4 bits 2.1 and 3.3.
+#: bits of the format, and in other formats. No probe sees products while dropout is on. In BF16
+#: honest runs with other kernels, compiled or not, had 0.83 and 1.4 at most. With products in INT8
+#: the worst of the judged steps had 1.8 and 2.9 at least (12 layers: 1.1 and 3.5). In FP8 honest
+#: runs with other scales had 1.34 and 2.14, and two products of three in 4 bits 2 and 2.75.
 _MOST_UNLIKE = {16: (1.5, 2.25), 8: (1.75, 2.75)}
 _MOST_UNLIKE_ELSE = 3.0, 4.5
 _MASKS_HINT = (

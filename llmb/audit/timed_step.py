@@ -53,8 +53,8 @@ G1 = Rule(
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.7 to 1.2 times as far from it as "
     "honest steps (each 2; one sequence a step: 1.6, each 3.5; BERT's pooler twice as far); "
-    "from the honest step with the same masks 3 honest errors (each 4.5), and 0.5 of what these "
-    "masks change",
+    "from the honest step with the same masks 1.5 honest errors (each 2.25; in 8 bits 1.75 and "
+    "2.75, in other formats 3 and 4.5), and 0.5 of what these masks change",
     cannot_see="errors within the limit; steps after the last judged step, if a plugin is honest "
     "until then; parameters with too large an error even in the honest run of the step (the "
     "finding counts these parameters); smaller faults where directions are compared (dropout, "
