@@ -482,6 +482,15 @@ CHEATS = (
         Cheat("fp4_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
         Cheat("int8_while_dropping", PRECISION, (11, 39), (), flags=_BERT, outcome=UNVERIFIED),
         Cheat(
+            "four_bits_under_six_while_dropping",
+            PRECISION,
+            (11, 39),
+            (),
+            "MXFP6",
+            flags=_BERT,
+            outcome=UNVERIFIED,
+        ),
+        Cheat(
             "four_bits_while_dropping",
             PRECISION,
             (11, 39),
