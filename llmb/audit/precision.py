@@ -50,9 +50,10 @@ _OUT_PROJECTIONS = tuple(
 _HEADS = tuple(
     f"head/{one.matrices['head']}" for one in sorted(FAMILIES.values(), key=lambda one: one.tied)
 )
-#: In formats of 8 bits or fewer an effective element counts for two elements (of random numbers it
-#: counts for three), and a part for 28 or more: its slack is 1.5 times the usual at most.
+#: An effective element counts for two elements (of random numbers it counts for three), and a part
+#: for 28 or more: its slack is 1.5 times the usual at most (``_deciding``).
 _OF_EFFECTIVE, _LEAST_ELEMENTS = 2, 28
+_SIXTEEN = 16
 #: Fewest bits that the wider slack of such a part allows: an error of 0.95, as in rules E1 and G1.
 #: A part without any gradient has 0 bits.
 _SOMETHING = -math.log2(0.95)
@@ -66,7 +67,10 @@ OVERFLOWED_IN_PROBE = (
     "probe. llmb scales the loss of a probe in FP16 already: scale it less in the plugin "
     "(docs/plugins.md)"
 )
-UNDERFLOW = "an honest run in this format has as few bits: does the format lack a scale?"
+UNDERFLOW = (
+    "an honest run in this format has as few bits: does the format lack a scale, or do too many "
+    "elements share one (a smaller block helps)?"
+)
 TOO_ROUGH = "the numbers of this format are so few that work and no work look alike"
 
 
@@ -136,7 +140,7 @@ def _of_host(reference: Arrays) -> dict[str, float]:
     return fewest_bits(runs, reference, made) if made else {}
 
 
-def _deciding(reference: Arrays) -> dict[str, float]:
+def _deciding(reference: Arrays, known: PrecisionClass) -> dict[str, float]:
     """Return the number of elements that decide the error of each item of the probes.
 
     The number is the effective number of the reference's elements, or the smallest of the outputs
@@ -144,12 +148,20 @@ def _deciding(reference: Arrays) -> dict[str, float]:
     all errors of the branch are those of a few products. Only the workload, its weights and its
     tokens count: no number of a vendor's run. Example: an honest v_proj of 12 layers with 64
     channels in NVFP4 lacked 1.0 bits, and the output of its layer has 14 elements.
+
+    FP16 counts so, too: BF16 is three bits below, and FP16 cannot hold a faint branch. An honest
+    gain of 12 layers with 128 channels lacked 0.84 bits. In BF16 only outputs count, each by
+    itself: of 12 layers with 64 channels an honest output in BF16 lacked
+    0.94 bits, and a single element was most of its error.
     """
     own = {
         name: effective(array)
         for name, array in reference.items()
         if name.startswith(tuple(f"{probe}/" for probe in PROBES))
     }
+    if known.bits > NARROW_BITS and known.dtype != "float16":
+        outputs = {name: count for name, count in own.items() if "/out/" in name}
+        return {name: max(_LEAST_ELEMENTS, _OF_EFFECTIVE * n) for name, n in outputs.items()}
     fewest: dict[str, float] = {}
     for name, count in own.items():
         layer = _layer_of(name) if "/out/" in name else None
@@ -322,7 +334,7 @@ class Probes:
         host = _of_host(reference)
         elements = {name: len(array) for name, array in reference.items()}
         known = self._known = precision.judged_as
-        few = _deciding(reference) if known is not None and known.bits <= NARROW_BITS else {}
+        few = {} if known is None or known.bits > _SIXTEEN else _deciding(reference, known)
         self._below = () if known is None else narrower(known)
         self._borders = [
             Border(one, Bits(shown), host if one is known else {}, elements, few, shared)

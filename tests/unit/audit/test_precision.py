@@ -152,19 +152,30 @@ def _of_few(
     return {**arrays(1.9), part: [100.0 + off, *right[part][1:]]}, right
 
 
-@pytest.mark.parametrize("precision", [MXFP4, BF16], ids=lambda one: one.name)
-def test_elements_count_by_their_lengths_in_formats_of_8_bits_or_fewer(
+@pytest.mark.parametrize("precision", [MXFP4, FP16, BF16], ids=lambda one: one.name)
+def test_elements_count_by_their_lengths_in_fp16_and_in_formats_of_8_bits_or_fewer(
     precision: Precision,
 ) -> None:
     out, query = PARTS[4], PARTS[0]
-    usual = 1.9 if precision is MXFP4 else 7.4
+    usual = 1.9 if precision is MXFP4 else HONEST[precision.name]
     shown, right = _of_few(out, usual - 1.1)
     shown |= {name: one for name, one in arrays(usual).items() if name != out}
     shown[query] = arrays({**dict.fromkeys(PARTS, usual), query: usual - 1.1})[query]
     own = {f"{precision.name}/{k}": v for k, v in arrays(usual).items()}
     own[f"{precision.name}/{out}"] = _of_few(out, usual)[0][out]
     found = Probes(shown, own, right, precision, ()).branches()
-    assert found.status is (Status.PASS if precision is MXFP4 else Status.FAIL), found.message
+    assert found.status is (Status.FAIL if precision is BF16 else Status.PASS), found.message
+
+
+@pytest.mark.parametrize(("lack", "status"), [(1.1, Status.PASS), (1.2, Status.FAIL)])
+def test_an_output_in_bf16_may_lack_more_where_few_elements_decide(
+    lack: float, status: Status
+) -> None:
+    out, usual = PARTS[4], HONEST["BF16"]
+    few, right = _of_few(out, usual - lack)
+    shown = {**arrays(usual), out: few[out]}
+    own = {f"BF16/{k}": v for k, v in {**arrays(usual), out: _of_few(out, usual)[0][out]}.items()}
+    assert Probes(shown, own, right, BF16, ()).branches().status is status
 
 
 def test_a_part_outside_the_layer_of_few_elements_has_the_usual_slack() -> None:
@@ -402,7 +413,7 @@ def test_a_plugins_format_in_which_honest_numbers_underflow_accuses_nobody(
     own = arrays(of_honest, f"{DECLARED.name}/")
     finding = Probes(arrays(stale), own, RIGHT, DECLARED, ("e",)).live()
     assert finding.status.value == status
-    assert ("does the format lack a scale?" in finding.message) == (status != "fail")
+    assert ("does the format lack a scale" in finding.message) == (status != "fail")
     # The honest run of a format of llmb's own can be spoiled, but is never so rough by itself.
     spoiled = Probes(arrays(stale), arrays(0.9, "BF16/"), RIGHT, BF16, ("e",)).live()
     assert spoiled.status is Status.FAIL
