@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import struct
 import sys
+from _imp import get_frozen_object
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -17,6 +19,7 @@ from types import CodeType
 from typing import Any
 
 _MODULE = "<module>"
+_FROZEN = re.compile(r"<frozen ([\w.]+)>")
 
 
 def listen() -> Callable[[], tuple[CodeType, ...]]:
@@ -139,7 +142,17 @@ def _resolved(folder_of: Callable[[str], str], file: str) -> str:
 
 
 def compiled(file: Path) -> CodeType | None:
-    """Return the code ``file`` compiles to; None if ``file`` cannot be read or compiled."""
+    """Return the code ``file`` compiles to; None if ``file`` cannot be read or compiled.
+
+    Modules that are part of Python's own program have names such as ``<frozen abc>``.
+    """
+    frozen = _FROZEN.fullmatch(str(file))
+    if frozen is not None:
+        try:
+            code: CodeType = get_frozen_object(frozen[1])
+        except ImportError:  # no such module
+            return None
+        return code
     try:
         return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):

@@ -347,6 +347,10 @@ def origin_of(kind: type) -> str:
     return owner_of(kind, Origins("tests", "llmb-tests")).origin
 
 
+def origin_of_function(function: object) -> str:
+    return owner_of(function, Origins("tests", "llmb-tests")).origin
+
+
 def test_a_class_of_torch_is_torchs() -> None:
     assert origin_of(torch.masked.MaskedTensor) == "needed"
 
@@ -425,6 +429,24 @@ def test_code_of_torch_with_names_of_a_plugins_is_nobodys() -> None:
     origins = Origins("tests", "llmb-tests")
     assert owner_of(real, origins).origin == "needed"
     assert owner_of(other, origins).origin == "unknown"
+
+
+def test_a_class_with_an_abstract_base_is_its_packages(site: Path) -> None:
+    """Python keeps the code of ``abc`` and ``importlib.abc`` in its program, not in a file."""
+    text = "from importlib.abc import MetaPathFinder\nclass Finder(MetaPathFinder):\n    x = 1\n"
+    info = install(site, "acme", {}, {"acme_llmb.py": text})
+    (info / "top_level.txt").write_text("acme_llmb\n")
+    acme = importlib.import_module("acme_llmb")
+    assert owner_of(acme.Finder(), Origins("tests", "llmb-tests")).origin == "other"
+
+
+@pytest.mark.parametrize("file", ["<frozen abc>", "<frozen nowhere>"])
+def test_code_that_only_says_it_is_frozen_is_nobodys(file: str) -> None:
+    names = {"__name__": "abc"}
+    exec(compile("def f():\n    return 2", file, "exec"), names)
+    assert origin_of_function(names["f"]) == "unknown"
+    own = FunctionType(names["f"].__code__, vars(sys.modules["abc"]))
+    assert origin_of_function(own) == "unknown"
 
 
 def test_a_function_with_a_constant_that_is_no_number_is_its_files(
