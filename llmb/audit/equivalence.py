@@ -6,7 +6,17 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from llmb.audit.distance import UNSEEN, Gap, chance, effective, gap, gaps, ratio, total
+from llmb.audit.distance import (
+    UNSEEN,
+    Gap,
+    chance,
+    effective,
+    gap,
+    gaps,
+    is_rounding,
+    ratio,
+    total,
+)
 from llmb.audit.precision import ROUGH, allowed_of_sum, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.audit.sums import RoundedSums
@@ -381,14 +391,19 @@ class _GradientComparison:
         """Compare ``mine`` with honest runs; ``elements`` of a parameter, if few, are chance."""
         self._limits = _class(precision).times
         least = least_error(precision)
-        self._global = total(mine.values()).error
+        whole = total(mine.values())
+        self._global = whole.error
         self._honest = max(least, roughest(theirs))
         self._times_of_all = within_excess(sums.times(self._limits[0], self._honest), self._honest)
         named = [name for name in theirs[0] if name not in untold and name != _TWO_ELEMENTS]
         own = {name: max(way[name].error for way in theirs) for name in named}
         usual = statistics.median(own.values()) if own else 0.0
         honest = {name: max(least, usual, error) for name, error in own.items()}
-        told = {name: one.error for name, one in mine.items() if name in honest}
+        told = {
+            name: one.error
+            for name, one in mine.items()
+            if name in honest and not is_rounding(one, whole, self._honest)
+        }
         # An honest kernel of another kind was 3.8 times as far off in a gain of 4 elements, and 2.2
         # times in a gain of 8 (Qwen3 in BF16): the limits are 5 and 3.83 instead of 2.
         known = {} if elements is None else elements

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from llmb.audit.compared_rows import ComparedRows
-from llmb.audit.distance import UNSEEN, ratio, total
+from llmb.audit.distance import UNSEEN, is_rounding, ratio, total
 from llmb.audit.equivalence import FEW
 from llmb.audit.honest_error import HonestError
 from llmb.audit.rule import PartFinding
@@ -200,7 +200,16 @@ class StepByStep:
 
     def _medians(self) -> Mapping[str, float]:
         """Return for each parameter the median relative error of one element."""
-        return self._compared.medians if self._judges_elements else {}
+        if not self._judges_elements:
+            return {}
+        parts = {name: total(own) for name, own in self._gaps.items()}
+        whole = total(parts.values())
+        most = self._honest.limit_of_all
+        return {
+            name: median
+            for name, median in self._compared.medians.items()
+            if not is_rounding(parts[name], whole, most)
+        }
 
     def _oddest_step(self) -> tuple[float, str | None]:
         """Return the largest distance in a single step, in usual lengths, and a fault if beyond."""

@@ -689,6 +689,41 @@ def test_an_honest_loss_that_is_far_off_is_nobodys_yardstick(loss: float) -> Non
     assert not plausible(own_loss=[loss])
 
 
+# -- gradients of rounding alone ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "shown", "status"),
+    [
+        (1e-10, 7e-7, Status.PASS),  # of a text whose tokens are all alike, in BF16
+        (1e-10, 0.1, Status.FAIL),
+        (1e-6, 1e-10, Status.FAIL),
+    ],
+)
+def test_a_gradient_that_is_rounding_alone_accuses_nobody(
+    length: float, shown: float, status: Status
+) -> None:
+    def of(relative: float, error: float, seed: int) -> dict[str, list[float]]:
+        parts = {n: off(vector(i), error, seed + i) for i, n in enumerate(("a", "b", "c", "d"))}
+        scores = [relative * value for value in vector(seed + 9)]
+        return {f"live/{n}": v for n, v in {**parts, "scores": scores}.items()}
+
+    right = {**of(length, 0.0, 0), "live/loss": [LOSS]}
+    own = {**of(length, 0.01, 30), "live/scores": right["live/scores"], "live/loss": [LOSS]}
+    seen = {**of(shown, 0.01, 60), "live/loss": [LOSS]}
+    found = judge_live(
+        PROBED,
+        glances(5),
+        seen,
+        {f"BF16/{name}": value for name, value in own.items()},
+        right,
+        BF16,
+        ("e",),
+        RoundedSums(1, BF16),
+    )
+    assert found.status is status, found.message
+
+
 # -- few elements -----------------------------------------------------------------------------
 
 

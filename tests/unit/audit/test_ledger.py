@@ -430,6 +430,18 @@ def test_large_elements_of_fused_weights_are_judged_by_themselves() -> None:
     assert StepByStep(compared, error, 0.0625).faults() == []
 
 
+@pytest.mark.parametrize(("shown", "accused"), [(7e-7, False), (0.5, True)])
+def test_elements_of_rounding_alone_accuse_nobody(shown: float, accused: bool) -> None:
+    """Where all tokens are alike the honest run's gradient of a query is exactly zero."""
+    names = ("layers.0.q.weight", "layers.0.up.weight")
+    ledger = LedgerEvidence(segments=tuple(LedgerSegment(name=n, elements=64) for n in names))
+    right = [*[0.0] * 64, *[1.0] * 64] * 3
+    own = [*[shown] * 64, *[1.0] * 64] * 3
+    error = HonestError(of_all=0.1, of_parts=dict.fromkeys(names, 0.1), times=3.0)
+    found = StepByStep(ComparedRows.of(Rows(ledger, own), Rows(ledger, right)), error, 0.0625)
+    assert bool(found.faults()) is accused
+
+
 def of_steps(*distances: float) -> StepByStep:
     """Return 60 steps of which the last are so far off, and the others 0.01."""
     name, count = "layers.0.up.weight", 64
