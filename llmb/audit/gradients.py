@@ -49,8 +49,8 @@ E2 = Rule(
     "in 16 bits the larger error of two honest runs counts, as in E1",
     limit="0.75 bits below honest (FP32: 2; MX formats and NVFP4: 1, and 0.4 to 0.6 in the mean; "
     "of 16 elements twice as much, and so for a norm's gain if ranks share the model; up to 1.5 "
-    "times as much where fewer than 32 elements hold most of an output's length, in FP16 and in 8 "
-    "bits or fewer most of a part's length, or of its layer's output)",
+    "times as much where fewer than 32 elements hold most of a small output's length, in FP16 and "
+    "in 8 bits or fewer most of a part's length, or of its layer's output)",
     cannot_see="a plugin that recognises the probes and behaves honestly there; parts with too "
     "large an error even in the host's honest run with the last weights (at most a tenth of all "
     "parts)",
