@@ -612,6 +612,15 @@ def test_where_the_device_is_the_host_no_parameter_is_much_rougher(
     assert is_plausible(shown, right, BF16, on_host=False)
 
 
+@pytest.mark.parametrize(("device", "expected"), [(0.0311, True), (0.034, False)])
+def test_a_loss_near_zero_may_be_as_far_off_as_the_hosts(device: float, expected: bool) -> None:
+    """Of a text known by heart: a tenth of a loss of 0.028 is rounding in BF16."""
+    right = reference() | arrays(every(0.01), "host/", LOSS, 70)
+    right |= {"live/loss": [0.0282], "host/live/loss": [0.0311]}
+    shown = arrays(every(0.01), "BF16/", LOSS, 80) | {"BF16/live/loss": [device]}
+    assert is_plausible(shown, right, BF16, on_host=True) is expected
+
+
 @pytest.mark.parametrize(
     ("name", "error", "expected"),
     [("value.bias", 0.12, True), ("value.bias", 0.13, False), ("value.weight", 0.12, False)],
