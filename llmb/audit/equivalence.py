@@ -405,11 +405,7 @@ class _GradientComparison:
         own = {name: max(way[name].error for way in theirs) for name in named}
         usual = statistics.median(own.values()) if own else 0.0
         honest = {name: max(least, usual, error) for name, error in own.items()}
-        told = {
-            name: one.error
-            for name, one in mine.items()
-            if name in honest and not is_rounding(one, whole, self._honest)
-        }
+        told = {name: one.error for name, one in mine.items() if name in honest}
         # An honest kernel of another kind was 3.8 times as far off in a gain of 4 elements, and 2.2
         # times in a gain of 8 (Qwen3 in BF16): the limits are 5 and 3.83 instead of 2.
         known = {} if elements is None else elements
@@ -422,6 +418,12 @@ class _GradientComparison:
                 _times_of_whole(mine[name], honest[name], precision),
             )
             for name in told
+        }
+        told = {
+            name: error
+            for name, error in told.items()
+            if error <= times[name] * honest[name]
+            or not is_rounding(mine[name], whole, self._honest)
         }
         self._of_parts = {name: (told[name], honest[name], times[name]) for name in told}
         # Compare each parameter with the parameter's own honest error: the worst honest error would
