@@ -51,6 +51,12 @@ _LEAST_SHARE, _LEAST_SHARE_OF_PART = 0.75, 0.1
 #: MXFP6 stochastic rounding had 1.21 and 1.82, and all products in 4 bits 1.77 and 2.65.
 _MOST_UNLIKE = {16: (1.5, 2.25), 8: (1.75, 2.75), 6: (1.6, 2.5)}
 _MOST_UNLIKE_ELSE = 3.0, 4.5
+#: Share of what the masks change from which a gradient has the same masks, and is off by rounding.
+_SAME_MASKS = 0.9
+_ROUNDING_HINT = (
+    "The masks are those of the honest step: look for products in a narrower format, and for sums "
+    "in 16 bits, while dropout is on"
+)
 _MASKS_HINT = (
     "Draw the masks as the reference does: each call of torch.nn.functional.dropout or "
     "scaled_dot_product_attention in the same order and of the same shape, and no other random "
@@ -266,13 +272,15 @@ class _Unlike:
 
     @property
     def told(self) -> str:
-        """The distance, and how a plugin draws the masks of an honest step."""
+        """The distance, and what a plugin may do otherwise than an honest step."""
+        hint = f"Other masks hide errors of narrow products. {_MASKS_HINT}"
+        if self.of_masks >= _SAME_MASKS:
+            hint = _ROUNDING_HINT
         return (
             f"the gradients are {self.together:.3g} honest errors from those of an honest step "
             f"with the same seed of dropout (limit {self.most[0]:.3g}), most {self.part}: "
             f"{self.times:.3g} (limit {self.most[1]:.3g}), and hold {self.of_masks:.2f} of "
-            f"what its masks change (limit {_LEAST_OF_MASKS:.3g}). Other masks hide errors of "
-            f"narrow products. {_MASKS_HINT}"
+            f"what its masks change (limit {_LEAST_OF_MASKS:.3g}). {hint}"
         )
 
 

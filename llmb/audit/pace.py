@@ -70,8 +70,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
     yield _slope(repeats, system)
     if reads:
         yield _parity(repeats, system)
-    # By rules 3 a device that records steps compiled the last step anew.
-    anew = bench.facts.records_steps and int(bench.facts.rules_version) < JUDGED_SINCE
+    # A device that records steps compiles the last call anew; by rules 3 the last step, too.
+    earlier = int(bench.facts.rules_version) < JUDGED_SINCE
+    anew = bench.facts.records_steps and (earlier or not bench.trains)
     if any(timing.tail for timing in repeats) and not anew:
         reading_ns = _READING_NS if reads else 0
         yield _tail(repeats, system, bench.facts.workload.parameters, reading_ns)

@@ -439,7 +439,7 @@ class Probes:
             message = (
                 f"{len(short)} of {len(self._shown.by_name)} parts are wrong or too rough: "
                 f"{_readable(worst)} has {_said(self._shown.by_name[worst])} bits, "
-                f"honest {_said(border.honest.by_name[worst])}"
+                f"honest {_said(border.honest.by_name[worst])}, limit {border.limit(worst):.2f}"
             )
         return compared(
             "E2",

@@ -302,10 +302,11 @@ def test_a_slow_tail_on_a_busy_host_is_not_observed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records_steps", "rules", "judged"), [(False, "3", 1), (True, "3", 0), (True, "4", 1)]
+    ("records_steps", "rules", "trains", "judged"),
+    [(False, "3", True, 1), (True, "3", True, 0), (True, "4", True, 1), (True, "4", False, 0)],
 )
-def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged_by_older_rules(
-    records_steps: bool, rules: str, judged: int
+def test_the_tail_of_a_device_that_compiles_its_last_step_or_call_is_not_judged(
+    records_steps: bool, rules: str, trains: bool, judged: int
 ) -> None:
     timed = run(EVEN).model_copy(
         update={"tail": Tail(steps=2, paused_ns=0, told_ns=0, ended_ns=10**13)}
@@ -319,6 +320,6 @@ def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged_by_older
         rules_version=rules,
     )
     one = SimpleNamespace(every_step=True)
-    bench: Any = SimpleNamespace(facts=facts, trains=True, of=lambda n: one)
+    bench: Any = SimpleNamespace(facts=facts, trains=trains, of=lambda n: one)
     flags = [f for f in pace.judge(bench) if f.id == "T2" and f.status is Status.FLAG]
     assert len(flags) == judged
