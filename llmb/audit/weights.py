@@ -18,11 +18,11 @@ W1 = Rule(
     Level.BLOCK,
     "weights after post-processing are the pristine ones, bit for bit",
     measured="digests after post-processing, compared with digests that a process without the "
-    "plugin makes from the seed; the distance that each weight has moved by the end. If L1 does "
-    "not compare every step: the share of each parameter that needs no work in judged steps, such "
-    "as rows that are zero or equal to others; and the share of each matrix's rows and columns "
-    "whose right gradient in a judged step is below 0.03 of the usual; and the distance that each "
-    "weight has moved by a judged step",
+    "plugin makes from the seed; the distance that each weight has moved by the end. Three more, "
+    "if L1 does not compare every step: the share of each parameter that needs no work in judged "
+    "steps, such as rows that are zero or equal to others; the share of each matrix's rows and "
+    "columns whose right gradient in a judged step is below 0.03 of the usual; the distance that "
+    "each weight has moved by a judged step",
     limit="the same bits; no further than AdamW can move a weight; no parameter with 0.05 of idle "
     "rows, directions or gains more than at first, and two more; no matrix with more than 0.3 of "
     "such rows or columns, and 1.35 by the root of the shorter side (768: 0.35)",

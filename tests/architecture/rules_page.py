@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llmb.audit.holes import HOLES, Hole
@@ -19,14 +19,43 @@ _END_HOLES = "<!-- end of what is from llmb/audit/holes.py -->\n"
 
 def table(rules: Iterable[Rule]) -> str:
     """Return the Markdown table of ``rules``."""
-    rows = ["| id | level | rule | measured as | limit | evidence | cannot see |", "|-" * 7 + "|"]
+    rows = ["| id | level | rule | evidence |", "|-" * 4 + "|"]
     for rule in rules:
         level = f"{rule.level.value}, flag" if rule.also_flags else rule.level.value
         files = " or " if rule.any_evidence else " "
         shown = files.join(f"`{file.name}`" for file in rule.evidence) or "the record"
-        cells = (rule.id, level, rule.title, rule.measured, rule.limit, shown, rule.cannot_see)
+        cells = (f"[{rule.id}](#{rule.id.lower()})", level, rule.title, shown)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
+
+
+def sections(rules: Iterable[Rule]) -> str:
+    """Return a section for each rule: how the rule measures, its limits, what it cannot see."""
+    found = []
+    for rule in rules:
+        found.append(f"\n### {rule.id}\n{rule.title[0].upper()}{rule.title[1:]}.\n")
+        for what, text in (
+            ("Measured as", rule.measured),
+            ("Limit", rule.limit),
+            ("Cannot see", rule.cannot_see),
+        ):
+            points = [one[0].upper() + one[1:] for one in _points(text)]
+            if len(points) == 1:
+                found.append(f"\n**{what}**: {text}.\n")
+            else:
+                found.append(f"\n**{what}**\n\n" + "".join(f"- {point}\n" for point in points))
+    return "".join(found)
+
+
+def _points(text: str) -> Iterator[str]:
+    """Yield the parts of ``text`` between semicolons and full stops outside parentheses."""
+    depth, begin = 0, 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and text[place : place + 2] in ("; ", ". "):
+            yield text[begin:place]
+            begin = place + 2
+    yield text[begin:]
 
 
 def causes(rules: Iterable[Rule]) -> str:
@@ -57,7 +86,7 @@ def known(holes: Iterable[Hole]) -> str:
 
 def rendered(page: str) -> str:
     """Return ``page`` with the tables as they are now."""
-    rules = f"{table(RULES)}{of_training(RULES)}{causes(RULES)}"
+    rules = f"{table(RULES)}{of_training(RULES)}{sections(RULES)}{causes(RULES)}"
     page = _between(page, _BEGIN, rules, _END)
     return _between(page, _BEGIN_HOLES, known(HOLES), _END_HOLES)
 

@@ -107,7 +107,7 @@ def test_a_rule_of_the_audit(copy: Path) -> None:
     )
     rules.write_text(text.replace("    sources,\n)\n\n\ndef", "    sources,\n    toy,\n)\n\n\ndef"))
     run(copy, "-m", "tests.architecture.rules_page")
-    assert "| Z1 | note | the mode is a word |" in (copy / "docs/rules.md").read_text()
+    assert "| [Z1](#z1) | note | the mode is a word |" in (copy / "docs/rules.md").read_text()
     code = "from llmb.audit.rules import RULES; print([rule.id for rule in RULES][-1])"
     assert run(copy, "-c", code).strip() == "Z1"
     run(

@@ -107,9 +107,13 @@ def test_a_mode_that_does_not_exist_is_refused() -> None:
         judgement.judge({}.get, replace(FACTS, workload=workload))
 
 
-def test_the_table_shows_a_rule_that_it_has_never_seen() -> None:
-    row = "| Z9 | flag | an imagined thing is three | the imagined file | no difference "
-    assert f"{row}| `imagined.json` | what is not in the file |\n" in rules_page.table([Z9])
+def test_the_page_shows_a_rule_that_it_has_never_seen() -> None:
+    row = "| [Z9](#z9) | flag | an imagined thing is three | `imagined.json` |\n"
+    assert row in rules_page.table([Z9])
+    section = rules_page.sections([replace(Z9, limit="none (such as 1; 2); two. Three")])
+    assert "\n**Measured as**: the imagined file.\n" in section
+    assert "\n**Limit**\n\n- None (such as 1; 2)\n- Two\n- Three\n" in section
+    assert "\n**Cannot see**: what is not in the file.\n" in section
 
 
 # -- what is missing ------------------------------------------------------------------------
