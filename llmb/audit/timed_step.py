@@ -46,9 +46,9 @@ G1 = Rule(
     "thousandth of the model may lie in more padding), or if there are more than 1.5 times as many "
     "stored parameters as in the model and 32. With dropout: beside the mean of four honest steps "
     "with the same weights and tokens and other masks, and beside an honest step with the same "
-    "masks, whose seed llmb sets before each step. Not observed if the worker has other masks, except for ranks that "
-    "share a model and devices that record their steps (there not if the rounding of 4 bits may be "
-    "all that is off from the mean)",
+    "masks, whose seed llmb sets before each step. Not observed if the worker has other masks, "
+    "except for ranks that share a model and devices that record their steps (there not if the "
+    "rounding of 4 bits may be all that is off from the mean)",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.7 to 1.2 times as far from it as "
