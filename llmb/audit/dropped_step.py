@@ -123,9 +123,8 @@ def judge(
     """Return G1 of a judged step in a run with dropout.
 
     The step has ``sequences`` sequences (``DroppedLimits``). ``other_masks``: an honest step cannot
-    have the worker's masks, because ranks share the model and draw masks of their parts, or because
-    the device has a generator of its own. The other arguments are those of
-    ``equivalence.judge_step``.
+    have the worker's masks, because ranks share the model and draw masks of their parts. The other
+    arguments are those of ``equivalence.judge_step``.
     """
     own, shown = of_class(honest, precision.name), seen[f"{step.index}/gradient"]
     mean, apart = own.get(f"{name}/{DROPPED}"), own.get(f"{name}/{DROPPED_APART}")

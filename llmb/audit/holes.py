@@ -52,7 +52,7 @@ _NOT_COMPARED = (
     "after the 80th step"
 )
 _DIRECTIONS = "L1 compares directions: fewer than 8 bits, FP16 under autocast"
-_OTHER_MASKS = "dropout, and ranks share the model or the device records its steps"
+_OTHER_MASKS = "dropout, and ranks share the model"
 _WAITING = "1 in 2: the window has no third judged step"
 
 _FOUND = (

@@ -47,8 +47,8 @@ G1 = Rule(
     "stored parameters as in the model and 32. With dropout: beside the mean of four honest steps "
     "with the same weights and tokens and other masks, and beside an honest step with the same "
     "masks, whose seed llmb sets before each step. Not observed if the worker has other masks, "
-    "except for ranks that share a model and devices that record their steps (there not if the "
-    "rounding of 4 bits may be all that is off from the mean)",
+    "except for ranks that share a model (there not if the rounding of 4 bits may be all that is "
+    "off from the mean)",
     limit="as E1, for all parameters together and for each; halfway between for a kind of "
     "parameter in all layers, such as every up_proj, if L1 compares every step. With dropout 0.75 "
     "of the honest mean (each module and parameter 0.1), and 0.7 to 1.2 times as far from it as "
@@ -110,7 +110,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         judged = partial(
             dropped_step.judge,
             sequences=_sequences(facts.workload),
-            other_masks=facts.parallelism.is_shared or facts.records_steps,
+            other_masks=facts.parallelism.is_shared,
         )
     found = [
         judged(

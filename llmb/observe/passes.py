@@ -196,11 +196,12 @@ def plain_pass(
     finish: Callable[[], None] | None = None,
     watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
     masks: Sequence[int] = (),
+    seeds: Callable[[int], object] = torch.manual_seed,
 ) -> float:
     """Run the reference model once on ``batch``, and return the loss.
 
-    Dropout is off, or on with masks drawn from the seeds ``masks``: each seed is for an equal share
-    of the batch.
+    Dropout is off, or on with masks drawn from the seeds ``masks``, set by ``seeds``: each seed is
+    for an equal share of the batch.
 
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
     besides the weights, memory holds the gradients of about a layer. With ``finish``, which waits
@@ -234,7 +235,7 @@ def plain_pass(
     for number, part in enumerate(batch.to(device).split(parts)):
         takes_now = not sums or (number + 1) % (parts // sums) == 0
         if masks and number % of_a_seed == 0:
-            torch.manual_seed(masks[number // of_a_seed])
+            seeds(masks[number // of_a_seed])
         kind = torch.device(device).type
         with ExitStack() as stack:
             if numerics.wide_loss:

@@ -104,10 +104,12 @@ class Rerun:
         finish: Callable[[], None] | None = None,
         *,
         shared: bool = False,
+        seeds: Callable[[int], object] = torch.manual_seed,
     ) -> None:
         """Open the weights of ``inputs``, and check that the bytes are the worker's.
 
-        ``finish`` waits for a lazy device, and is None for other devices (see ``plain_pass``).
+        ``finish`` waits for a lazy device, and is None for other devices; ``seeds`` sets the seed of
+        dropout (see ``plain_pass``).
         ``shared``: a vendor's code runs meanwhile, and could alter the files (see ``WeightsFile``).
 
         Raises:
@@ -121,7 +123,7 @@ class Rerun:
         lengths = self._batches.lengths(inputs.token_seeds[LIVE]) if config.dynamic else None
         if lengths is not None:
             self._probed = replace(shape, sequence_length=max(lengths))
-        self._finish = finish
+        self._finish, self._seeds = finish, seeds
         #: Keeps a part of the model in full, to repeat a single judgement.
         self.keeper: PartKeeper | None = None
         self._stack = ExitStack()
@@ -339,6 +341,7 @@ class Rerun:
                 finish=self._finish,
                 watch=self._watch(name, whole),
                 masks=masks,
+                seeds=self._seeds,
             )
 
     def _watch(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import Announcer, apart
 from llmb.processes.repetition import repeat
-from llmb.processes.step_stream import without_finalizers
+from llmb.processes.step_stream import seed_masks, without_finalizers
 from llmb.records import audited, evidence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import (
@@ -74,7 +75,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
     if backend.device_type == "cpu":
         keep_freed_memory()  # every pass allocates the same sizes again
     finish = backend.synchronize if is_lazy(backend) else None
-    with Rerun(inputs_for(order), finish) as rerun:
+    seeds = partial(seed_masks, backend)
+    with Rerun(inputs_for(order), finish, seeds=seeds) as rerun:
         trains = config.mode is Mode.TRAIN
         values, steps = audited_steps(rerun) if trains else ({}, None)
         if order.only is not None:

@@ -274,6 +274,18 @@ class Last:
     seed: int
 
 
+def seed_masks(backend: Backend, seed: int) -> None:
+    """Set the seed of the masks of dropout, on the host and on the device.
+
+    A device with a generator that ``torch.manual_seed`` does not reach (XLA) has a method
+    ``manual_seed(seed)`` in its backend; other backends need none.
+    """
+    torch.manual_seed(seed)
+    own: Callable[[int], object] | None = getattr(backend, "manual_seed", None)
+    if own is not None:
+        own(seed)
+
+
 class Batches:
     """Fresh tokens on the device: a rank's share of each step, split into micro-batches."""
 
@@ -298,7 +310,7 @@ class Batches:
             whole = whole.split(self._replicas)[self._replica]
         self.latest = whole.to(self._config.device).split(self._config.parts)
         if masks := self._batches.masks(seed):
-            torch.manual_seed(masks[self._replica])
+            seed_masks(self._backend, masks[self._replica])
         return self.latest
 
 

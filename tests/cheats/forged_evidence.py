@@ -119,7 +119,8 @@ def segment_too_long(runs: Runs) -> Files:
     for file in (audited.STEP_VALUES, audited.REPLAY):
         tensors = load(runs.honest[f"{_FOLDER}/{file}"])
         for name, tensor in tensors.items():
-            if "asked" not in name and len(tensor):
+            its = name.startswith(f"{step['index']}/")
+            if its and "asked" not in name and len(tensor):
                 tensors[name] = torch.cat((tensor[:first], tensor[:more], tensor[first:]))
         files[f"{_FOLDER}/{file}"] = save(tensors)
     return judged_again(runs.honest | files)

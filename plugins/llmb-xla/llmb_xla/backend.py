@@ -90,6 +90,10 @@ class XlaBackend:
         finally:
             native._xla_set_mat_mul_precision(before)
 
+    def manual_seed(self, seed: int) -> None:
+        """Set the seed of the device's generator, of which dropout draws."""
+        self._xla.manual_seed(seed)
+
     def step_begin(self) -> None:
         """Nothing to mark."""
 
