@@ -108,9 +108,9 @@ class Rerun:
     ) -> None:
         """Open the weights of ``inputs``, and check that the bytes are the worker's.
 
-        ``finish`` waits for a lazy device, and is None for other devices; ``seeds`` sets the seed of
-        dropout (see ``plain_pass``).
-        ``shared``: a vendor's code runs meanwhile, and could alter the files (see ``WeightsFile``).
+        ``finish`` waits for a lazy device, and is None for other devices; ``seeds`` sets the seed
+        of dropout (see ``plain_pass``). ``shared``: a vendor's code runs meanwhile, and could alter
+        the files (see ``WeightsFile``).
 
         Raises:
             RunFailedError: the weights were altered, or are missing.
