@@ -87,9 +87,9 @@ def test_three_untimed_steps_are_the_plugins_wish_and_one_is_the_audits(
 
 
 def test_nothing_is_compiled_inside_the_timed_window(xla_run: Ended) -> None:
-    # The step without and with optimizer state, and the values read back by a fence. In BF16 the
-    # fence widens the loss: a further program.
-    assert 3 <= compilations(xla_run)[0] <= 4
+    # The gradients, the optimizer's step without and with state, and the values read back by a
+    # fence. In BF16 the fence widens the loss: a further program.
+    assert 4 <= compilations(xla_run)[0] <= 5
     assert compiled_in_window(xla_run) == 0
     assert not [text for text in xla_run.record["warnings"] if "compilation" in text]
 
