@@ -1,4 +1,4 @@
-"""From the third step on AdamW has another beta2."""
+"""From the second step on AdamW has another beta2."""
 
 from llmb.plugin import hookimpl
 
@@ -9,7 +9,7 @@ from .kit import in_caller, intercept
 def llmb_post_process_model(model):
     def step(number, forward, ids, labels):
         optimizer = in_caller("optimizer")
-        if optimizer is not None and number > 2:
+        if optimizer is not None and number > 1:
             optimizer.param_groups[0]["betas"] = (0.9, 0.99)
         return forward(ids, labels)
 
