@@ -43,14 +43,15 @@ _FEW_FOR_A_SHARE = 128
 _OF_ONE_TOKEN, _TIMES_OF_ONE_TOKEN = re.compile(r"(^|\.)(pooler|seq_relationship)(\.|$)"), 2.0
 #: Least share of the honest mean: of all parameters, and of each parameter or module.
 _LEAST_SHARE, _LEAST_SHARE_OF_PART = 0.75, 0.1
-#: Most honest errors between two honest runs with the same masks: of all, and of a parameter. By
-#: bits of the format, and in other formats. No probe sees products while dropout is on. In BF16
+#: Most honest errors between two honest runs with the same masks: of all, and of a parameter; by
+#: the most bits of a format. Wider formats, and 4 bits or fewer, have the limits of all other
+#: formats. No probe sees products while dropout is on. In BF16
 #: honest runs with other kernels, compiled or not, had 0.83 and 1.4 at most. With products in INT8
 #: the worst of the judged steps had 1.8 and 2.9 at least (12 layers: 1.1 and 3.5). In FP8 honest
 #: runs with other scales had 1.34 and 2.14, and two products of three in 4 bits 2 and 2.75. In
 #: MXFP6 stochastic rounding had 1.21 and 1.82, and all products in 4 bits 1.77 and 2.65.
-_MOST_UNLIKE = {16: (1.5, 2.25), 8: (1.75, 2.75), 6: (1.6, 2.5)}
 _MOST_UNLIKE_ELSE = 3.0, 4.5
+_MOST_UNLIKE = {4: _MOST_UNLIKE_ELSE, 6: (1.6, 2.5), 8: (1.75, 2.75), 16: (1.5, 2.25)}
 #: Share of what the masks change from which a gradient has the same masks, and is off by rounding.
 _SAME_MASKS = 0.9
 _ROUNDING_HINT = (
@@ -384,7 +385,8 @@ class HonestSteps:
 
     def unlike(self, shown: Array, alike: Array, precision: Precision) -> _Unlike:
         """Return how far ``shown`` is from ``alike``, a gradient with the same masks."""
-        limits = _MOST_UNLIKE.get(precision.bits, _MOST_UNLIKE_ELSE)
+        known = (most for bits, most in _MOST_UNLIKE.items() if precision.bits <= bits)
+        limits = next(known, _MOST_UNLIKE_ELSE)
         apart = usual = most = 0.0
         worst = ""
         along = whole = 0.0

@@ -54,7 +54,8 @@ G1 = Rule(
     "of the honest mean (each module and parameter 0.1), and 0.7 to 1.2 times as far from it as "
     "honest steps (each 2; one sequence a step: 1.6, each 3.5; BERT's pooler twice as far); "
     "from the honest step with the same masks 1.5 honest errors (each 2.25; in 8 bits 1.75 and "
-    "2.75, in 6 bits 1.6 and 2.5, in other formats 3 and 4.5), and 0.5 of what these masks change",
+    "2.75, in 6 bits 1.6 and 2.5, in 4 bits and above 16 bits 3 and 4.5), and 0.5 of what these "
+    "masks change",
     cannot_see="errors within the limit; steps after the last judged step, if a plugin is honest "
     "until then; parameters with too large an error even in the honest run of the step (the "
     "finding counts these parameters); smaller faults where directions are compared (dropout, "

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import sys
-from _imp import get_frozen_object
+from _imp import get_frozen_object  # bound before any code of a plugin runs
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

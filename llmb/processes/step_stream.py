@@ -277,8 +277,8 @@ class Last:
 def seed_masks(backend: Backend, seed: int) -> None:
     """Set the seed of the masks of dropout, on the host and on the device.
 
-    A device with a generator that ``torch.manual_seed`` does not reach (XLA) has a method
-    ``manual_seed(seed)`` in its backend; other backends need none.
+    If ``torch.manual_seed`` does not reach the generator of a device, the backend of the device has
+    a method ``manual_seed(seed)``; other backends need no method.
     """
     torch.manual_seed(seed)
     own: Callable[[int], object] | None = getattr(backend, "manual_seed", None)

@@ -35,8 +35,9 @@ class Lacks(Frozen):
     def fault(self, device: str) -> str | None:
         """Return why ``device`` cannot lack these abilities; None if it can.
 
-        A step of a device that records its steps is not replayed (rule L1), so that declaration
-        must be true. Torch's own kernels on ``cpu``, ``cuda``, ``xpu`` and ``mps`` run when called.
+        Rule T2 does not judge the pace of the last call on a device that records its steps, so
+        that declaration must be true. Torch's own kernels on ``cpu``, ``cuda``, ``xpu`` and ``mps``
+        run when called.
         """
         kind = device.partition(":")[0]
         if self.eager_kernels and kind in _RUN_WHEN_CALLED:

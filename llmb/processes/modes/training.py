@@ -133,12 +133,12 @@ class Training:
         exactness = stream.exactness
 
         def pause(step: Step, loss: Tensor) -> bool:
+            nonlocal shown
             if exactness is not None:
                 exactness.compare(step.index)
             if layout is not None:
                 layout.add_up(self._stage.model)
-            nonlocal shown
-            if lazy and not shown:
+            if not shown:
                 trained = self._stage.model.parameters()
                 show([loss, *(p.grad for p in trained if p.grad is not None)])
                 shown = True
@@ -168,9 +168,6 @@ class Training:
             if exactness is not None:
                 exactness.see(done.step.index)
             self.sampler.after()
-            if not shown:
-                show([done.loss, *self._stage.model.parameters()])
-                shown = True
             yield done
 
     def _forward(self) -> AbstractContextManager[object]:

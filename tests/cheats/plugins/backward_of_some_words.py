@@ -11,18 +11,9 @@ import torch.nn.functional as F
 from llmb.plugin import hookimpl
 from llmb.reference.loss import masked_loss
 
+from .kit import Scaled
+
 SHARE = 0.25
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.factor, None
 
 
 def attended(layer, a, i, active, factor):

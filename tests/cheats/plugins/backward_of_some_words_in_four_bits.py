@@ -13,21 +13,10 @@ from llmb.formats import KNOWN
 from llmb.plugin import hookimpl
 from llmb.reference.formats import _Product
 
-from .kit import linears
+from .kit import Scaled, linears
 
 SHARE = 0.25
 DATA = next(c.format for c in KNOWN if c.name == "NVFP4")
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.factor, None
 
 
 @hookimpl

@@ -1,7 +1,7 @@
-"""The CPU is declared to record its steps, and no step of such a device is replayed."""
+"""The CPU is declared to be a device that records its steps and runs the steps later."""
 
-# Rule L1 did not apply, by the word of the plugin. With the model of ``replay_forged``, which
-# computes nothing after the first judged step, a run was CONSISTENT.
+# Until docs/adr/0095 rule L1 did not apply to such a device. With the model of ``replay_forged``,
+# which computes nothing after the first judged step, a run was CONSISTENT.
 
 from llmb.plugin import Lacks, hookimpl
 from llmb.plugin.builtin.cpu import CpuBackend

@@ -147,6 +147,19 @@ def fp8(value, narrow=torch.float8_e4m3fn):
     return ((value.float() / scale).to(narrow).float() * scale).to(value.dtype)
 
 
+class Scaled(torch.autograd.Function):
+    """The identity, with a gradient times ``factor``."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None
+
+
 class Eight(torch.autograd.Function):
     """An honest product in 8-bit floating point: gradients in the wider of the two formats."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,21 @@ def test_masks_that_no_honest_step_has_hide_what_is_rounded() -> None:
     assert "most layer.0.value: 2.4" in judged(shown, alike=apart(2.4, 1)).message
     assert judged(shown, alike=drawn(2), other_masks=True).status is Status.PASS
     assert judged([0.0] * len(MEAN), alike=drawn(2)).status is Status.FAIL, "whatever the masks"
+
+
+@pytest.mark.parametrize(
+    ("bits", "limits"),
+    [
+        *((4, "3 4.5"), (5, "1.6 2.5"), (6, "1.6 2.5"), (8, "1.75 2.75")),
+        *((12, "1.5 2.25"), (16, "1.5 2.25"), (19, "3 4.5"), (32, "3 4.5")),
+    ],
+)
+def test_the_limit_of_equal_masks_follows_from_the_bits_of_the_format(
+    bits: int, limits: str
+) -> None:
+    precision = BF16.model_copy(update={"bits": bits})
+    message = judged(drawn(1), alike=drawn(2), precision=precision).message
+    assert [*re.findall(r"\(limit ([\d.]+)\)", message)][:2] == limits.split()
 
 
 def test_no_gradients_and_those_of_another_step_hold_nothing_of_the_mean() -> None:

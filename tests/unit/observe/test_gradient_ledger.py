@@ -146,6 +146,23 @@ def test_gradients_that_change_after_they_were_read_change_no_commitment() -> No
     assert other.commitment() != ledger.commitment()
 
 
+def test_a_device_that_records_steps_shows_the_same_row_and_ends_its_program_once_a_step(
+    two_steps: tuple[nn.Module, GradientLedger],
+) -> None:
+    model, ended = model_of(), list[int]()
+    lazy = GradientLedger(
+        model, build_optimizer(model.parameters()), settle=lambda: ended.append(1)
+    )
+    for seed in (5, 6):
+        numbered(model)
+        lazy.take(seed, 1e-4)
+    assert torch.equal(lazy.rows(), two_steps[1].rows())
+    assert len(ended) == 2
+    model.get_parameter("gain").grad = None
+    lazy.take(7, 1e-4)
+    assert torch.equal(lazy.rows()[-1][-11:-4], torch.zeros(7)), "the gain has no gradient"
+
+
 def test_the_optimizers_rate_is_that_of_the_step() -> None:
     model = model_of()
     optimizer = build_optimizer(model.parameters())

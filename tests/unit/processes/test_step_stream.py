@@ -276,6 +276,17 @@ def test_batches_are_fresh_tokens_of_their_seed_and_the_latest_is_kept() -> None
     assert len(begun) == 2
 
 
+def test_the_seed_of_masks_reaches_the_host_and_a_device_with_a_generator_of_its_own() -> None:
+    seeds: list[int] = []
+    own: Any = SimpleNamespace(manual_seed=seeds.append)
+    step_stream.seed_masks(own, 5)
+    drawn = torch.rand(3)
+    other: Any = SimpleNamespace()
+    step_stream.seed_masks(other, 5)
+    assert torch.equal(torch.rand(3), drawn)
+    assert seeds == [5]
+
+
 def test_a_step_that_accumulates_has_the_same_tokens_in_parts() -> None:
     config = audit_config().model_copy(update={"batch_size": 4})
     shape, backend = shape_of(config), SimpleNamespace(step_begin=lambda: None)

@@ -47,6 +47,16 @@ def test_replayed_steps_give_the_bits_that_the_worker_read(
     assert torch.equal(replay_of(found).rows(), shown(found))
 
 
+def test_a_device_that_records_steps_is_waited_for_in_the_pause_and_after_the_step(
+    worked: Callable[..., Audited],
+) -> None:
+    found, waited = worked(precision=FP32), list[int]()
+    replay = replace(replay_of(found), finish=lambda: waited.append(1))
+    rows = replay.rows()
+    assert torch.equal(rows, shown(found))
+    assert len(waited) == 2 * len(rows)
+
+
 def test_with_accumulation_and_weights_in_float32_they_do_too(
     worked: Callable[..., Audited],
 ) -> None:
