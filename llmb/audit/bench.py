@@ -206,6 +206,7 @@ class Bench:
             ledger=self.why_no_ledger is None and bool(self.timing.commitments),
             constant_rate=self.facts.constant_rate,
             rough=self.why_rough is not None,
+            ranks=self.facts.parallelism.world_size,
             stamp=self.timing.stamp,
         )
 

@@ -7,6 +7,7 @@ backward work again, with the pristine model. The constants were fitted on eleve
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -154,10 +155,11 @@ def judged_steps(shape: Shape, config: RunConfig) -> tuple[int, int]:
 
 
 def _is_exact(shape: Shape, config: RunConfig) -> bool:
-    """Tell whether rule L1 compares more than the directions of steps."""
+    """Tell whether rule L1 compares all steps, and more than the directions of steps."""
     dropout = bool(getattr(shape, "dropout", 0.0))
     why = draws.why_rough(config.precision, dropout=dropout)
-    return why is None and _is_replayed(shape, config)
+    few = config.parallelism.world_size > draws.RANKS_OF_A_NODE
+    return why is None and not few and _is_replayed(shape, config)
 
 
 def _is_replayed(shape: Shape, config: RunConfig) -> bool:
@@ -176,22 +178,28 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
     if not _is_replayed(shape, config):
         return 0.0
     # One process replays all replicas in turn.
-    return replay_s(steps, config.parallelism.replicas * step_s(shape, config, rates))
+    mesh = config.parallelism
+    return replay_s(steps, mesh.replicas * step_s(shape, config, rates), mesh.world_size)
 
 
-def replay_s(steps: float, one_s: float) -> float:
+def replay_s(steps: float, one_s: float, ranks: int = 1) -> float:
     """Return the seconds for replaying ``steps`` steps of ``one_s`` seconds, averaged over draws.
 
-    The least share of replayed steps is drawn, from a quarter to all of the steps; a replay goes on
-    for ``draws.REPLAY_S`` seconds at least. Example: 58 steps of 1 s take 58 s, 60 steps of 3 s
-    take 133 s, and 80 steps of 10 s take 500 s.
+    The least share of replayed steps is drawn (``Draws.least_replayed``); a replay goes on for
+    ``draws.REPLAY_S`` seconds at least. ``one_s`` is the time of all ``ranks`` in one process.
+    Example: 58 steps of 1 s take 58 s, 60 steps of 3 s take 133 s, and 80 steps of 10 s take 500 s;
+    of 64 ranks 64 steps of 20 s take 422 s.
     """
-    every_s = min(steps, draws.MOST_STEPS) * one_s
-    surely_s = max(draws.REPLAY_S, every_s / 4)
-    if surely_s >= every_s:
+    steps = min(steps, draws.MOST_STEPS)
+    fewest, every_s = draws.fewest_replayed(math.ceil(steps), ranks) / max(steps, 1), steps * one_s
+    surely = max(fewest, draws.REPLAY_S / every_s if every_s else 1.0)
+    if surely >= 1:
         return every_s
-    longer = (every_s - surely_s) / (0.75 * every_s)  # chance that more than this is drawn
-    return (1 - longer) * surely_s + longer * (surely_s + every_s) / 2
+    if ranks <= draws.RANKS_OF_A_NODE:
+        longer = (1 - surely) / (1 - fewest)  # chance that more than this is drawn
+        return every_s * ((1 - longer) * surely + longer * (surely + 1) / 2)
+    fewer = math.log(surely / fewest) / -math.log(fewest)
+    return every_s * (fewer * surely + (1 - surely) / -math.log(fewest))
 
 
 def _pass_s(shape: Shape, config: RunConfig, rates: Rates) -> float:

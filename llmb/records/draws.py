@@ -7,6 +7,7 @@ of the step. The record holds the nonce, so anybody can repeat the draws.
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,8 +43,11 @@ JUDGED, JUDGED_ALONE = (2, 3), (3, 5)
 #: Bits of the narrowest format in which honest runs stay together. Example: in NVFP4 the head
 #: differed by 3 times the head's norm after 20 steps.
 LEAST_BITS = 8
-#: Most ranks that one process replays: the ranks of a node.
-MOST_RANKS = 8
+#: Most ranks that one process replays, and the ranks of a node. Of a node's steps a quarter is
+#: replayed at least; of 65 steps of 64 ranks 3 at least, and 20 in the mean (docs/adr/0096).
+MOST_RANKS, RANKS_OF_A_NODE = 64, 8
+#: Fewest replayed steps of more ranks than a node's.
+_FEWEST = 2
 #: Most bytes of weights, gradients and moments together, of a sharded model that one process
 #: replays. Example: llama-1.4b has 11.4e9 in BF16, and runs on one device of 24 GB.
 MOST_SHARED_BYTES = 16e9
@@ -77,6 +81,8 @@ class Draws:
     constant_rate: bool = False
     #: No process can repeat a step exactly: rule L1 compares directions (``why_rough``).
     rough: bool = False
+    #: One process replays the work of all ranks, so of more ranks fewer steps are replayed.
+    ranks: int = 1
     #: Time stamp that is mixed into tokens, sampled indices and audits from ``stamp.first`` on. The
     #: window's place and the learning rates do not depend on the stamp, which comes too late.
     stamp: Stamp | None = None
@@ -95,7 +101,8 @@ class Draws:
         """Return the draws of one repeat of a run with ``config``, whose model has ``dropout``."""
         trains = config.mode is Mode.TRAIN
         rough = trains and why_rough(config.precision, dropout=dropout) is not None
-        return cls(nonce, optimizer, ledger, config.constant_rate, rough, stamp)
+        ranks = config.parallelism.world_size
+        return cls(nonce, optimizer, ledger, config.constant_rate, rough, ranks, stamp)
 
     @property
     def window(self) -> int:
@@ -136,10 +143,15 @@ class Draws:
     def least_replayed(self, steps: int) -> int:
         """Return the least number of replayed steps of ``steps``: a quarter or more, drawn evenly.
 
-        Known only to the supervisor before the stream has ended.
+        Of more than 8 ranks fewer, and each doubling has the same chance. Example: 3 to 65 of 65
+        steps of 64 ranks, and 14 or more in every second run. Known only to the supervisor before
+        the stream has ended.
         """
-        least = -(-steps // 4)
-        return least + self._of("replayed") % (steps - least + 1)
+        least = fewest_replayed(steps, self.ranks)
+        if self.ranks <= RANKS_OF_A_NODE:
+            return least + self._of("replayed") % (steps - least + 1)
+        share = self._of("replayed") / 2**63
+        return min(steps, int(least * (steps / max(least, 1)) ** share + 0.5))
 
     def recomputed(self, steps: int) -> tuple[int, ...]:
         """Return the steps of ``steps`` replayable steps that are recomputed without a plugin.
@@ -167,8 +179,12 @@ class Draws:
         return tuple(sorted(turn[: min(number, len(window) - 1)]))
 
     def compares_all(self, steps: int) -> bool:
-        """Tell whether rule L1 compares all of ``steps`` as exactly as rounding allows."""
-        return self.ledger and not self.rough and self.steps_compared(steps) == steps
+        """Tell whether rule L1 compares all of ``steps`` as exactly as rounding allows.
+
+        Of more than 8 ranks a few steps may be all that is replayed.
+        """
+        exact = self.ledger and not self.rough and self.ranks <= RANKS_OF_A_NODE
+        return exact and self.steps_compared(steps) == steps
 
     def steps_compared(self, steps: int) -> int:
         """Return how many of ``steps``, from the first, have kept and compared gradients.
@@ -206,6 +222,17 @@ def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
             return step
         total += drift([one], optimizer)
     return min(len(rates), MOST_STEPS)
+
+
+def fewest_replayed(steps: int, ranks: int) -> int:
+    """Return the smallest number of ``steps`` that a draw can have replayed.
+
+    A quarter of the steps of at most 8 ranks, and in proportion fewer of more ranks, but 2 at
+    least. Example: 17 of 65 steps for 8 ranks, 9 for 16, and 3 for 64.
+    """
+    share = 4 * max(1.0, ranks / RANKS_OF_A_NODE)
+    fewest = _FEWEST if ranks > RANKS_OF_A_NODE else 0
+    return min(steps, max(fewest, math.ceil(steps / share)))
 
 
 def calls_compared(seed: int, made: int) -> tuple[int, ...]:

@@ -217,6 +217,9 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         found.append("--nonce (replayed: what llmb draws was known before the run)")
     if config.constant_rate:
         found.append("--constant-rate (official: drawn for each step)")
+    if config.mode is Mode.TRAIN and config.precision.underflows:
+        why = "rule L1 can repeat no step: honest runs part within a few steps"
+        found.append(f"FP16 without a loss scale (official: --mixed-precision; {why})")
     if config.warmup_steps > MOST_WARMUP_STEPS:
         most = f"official: {MOST_WARMUP_STEPS} at most"
         found.append(f"--warmup-steps {config.warmup_steps} ({most})")
