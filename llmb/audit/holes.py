@@ -1,6 +1,6 @@
 """Holes of the audit: work that a plugin can save without a finding, with the largest gain.
 
-Engineers who had read the audit found the holes. The figures are from docs/adr/0080 to 0094.
+Engineers who had read the audit found the holes. The figures are from docs/adr/0080 to 0096.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Hole:
 
 
 _NOT_COMPARED = (
-    "steps that L1 does not compare: FP16 without a loss scale, more than 8 ranks, debug runs "
-    "after the 80th step"
+    "steps that L1 does not compare: more than 64 ranks, ranks that share more than 16 GB, debug "
+    "runs in FP16 without a loss scale or after the 80th step"
 )
 _DIRECTIONS = "L1 compares directions: fewer than 8 bits, FP16 under autocast"
 _OTHER_MASKS = "dropout, and ranks share the model"

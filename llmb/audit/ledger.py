@@ -88,7 +88,7 @@ L1 = Rule(
     "steps and 0.05; in the mean of all steps 0.9, 1.5 times and 0.02. With dropout 0.5 and 0.75 "
     "of the cosine to gradients without dropout, and no limit of the sine. In FP16 under autocast "
     "without the steps that overflow in the replay, too, and one more",
-    cannot_see="training: steps after the replayed steps, or after the 80th; more than 8 ranks, "
+    cannot_see="training: steps after the replayed steps, or after the 80th; more than 64 ranks, "
     "ranks that share a model of more than 16 GB, FP16 without a loss scale; errors within the "
     "drift of honest runs; where directions are compared, all but the largest faults in steps that "
     "G1 does not judge. Modes forward and generate: calls that were not drawn, if there are more "

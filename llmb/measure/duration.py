@@ -188,10 +188,10 @@ def replay_s(steps: float, one_s: float, ranks: int = 1) -> float:
     The least share of replayed steps is drawn (``Draws.least_replayed``); a replay goes on for
     ``draws.REPLAY_S`` seconds at least. ``one_s`` is the time of all ``ranks`` in one process.
     Example: 58 steps of 1 s take 58 s, 60 steps of 3 s take 133 s, and 80 steps of 10 s take 500 s;
-    of 64 ranks 64 steps of 20 s take 422 s.
+    of 64 ranks 64 steps of 20 s take 373 s.
     """
     steps = min(steps, draws.MOST_STEPS)
-    fewest, every_s = draws.fewest_replayed(math.ceil(steps), ranks) / max(steps, 1), steps * one_s
+    fewest, every_s = draws.fewest_share(ranks), steps * one_s
     surely = max(fewest, draws.REPLAY_S / every_s if every_s else 1.0)
     if surely >= 1:
         return every_s

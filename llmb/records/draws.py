@@ -227,12 +227,18 @@ def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
 def fewest_replayed(steps: int, ranks: int) -> int:
     """Return the smallest number of ``steps`` that a draw can have replayed.
 
-    A quarter of the steps of at most 8 ranks, and in proportion fewer of more ranks, but 2 at
-    least. Example: 17 of 65 steps for 8 ranks, 9 for 16, and 3 for 64.
+    Of more than 8 ranks 2 at least. Example: 17 of 65 steps for 8 ranks, 9 for 16, and 3 for 64.
     """
-    share = 4 * max(1.0, ranks / RANKS_OF_A_NODE)
     fewest = _FEWEST if ranks > RANKS_OF_A_NODE else 0
-    return min(steps, max(fewest, math.ceil(steps / share)))
+    return min(steps, max(fewest, math.ceil(steps * fewest_share(ranks))))
+
+
+def fewest_share(ranks: int) -> float:
+    """Return the smallest share of the steps that a draw can have replayed.
+
+    A quarter for 8 ranks and fewer, and in proportion less for more ranks. Example: 1/8 for 16.
+    """
+    return 0.25 * min(1.0, RANKS_OF_A_NODE / ranks)
 
 
 def calls_compared(seed: int, made: int) -> tuple[int, ...]:

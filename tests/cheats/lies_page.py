@@ -69,7 +69,7 @@ The cheapest lies found, with a forger who knows the source. Tried with the comm
 | The fastest of many runs is handed in. | n runs | not noticed | not noticed | not noticed |
 | The run is of a faster machine, or of more devices. | the machine | not noticed | not noticed | not noticed |
 
-Runs of more than 8 ranks, with dropout or in FP16 have no steps that can be computed again: `--recompute` compares the first weights and the probes, or nothing. Such a bundle is not listed as recomputed.
+Runs of more than 64 ranks, with dropout or in FP16 have no steps that can be computed again: `--recompute` compares the first weights and the probes, or nothing. Such a bundle is not listed as recomputed.
 Records of rules 2 (llmb 0.1) and of rules 3 (llmb up to 0.3) are ranked by `llmb report` with the mark `rules 2` or `rules 3`: rules 2 had no rule L1, and rules 3 no judged steps (G1). A run of today that also names llmb 0.3 as its own passes for one of rules 3. A pull request with such a run is refused.
 """
 

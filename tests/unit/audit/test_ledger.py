@@ -383,7 +383,7 @@ def test_earlier_runs_are_judged_without_it(run: Audited) -> None:
     ("changes", "why"),
     [
         ({"precision": FP16}, "FP16"),
-        ({"parallelism": Parallelism(dp_shard=9)}, "more than 8 ranks"),
+        ({"parallelism": Parallelism(dp_shard=65)}, "more than 64 ranks"),
     ],
     ids=["FP16", "ranks"],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from llmb.config import BF16, FP16, FP32, AuditMode, RunConfig
 from llmb.measure import duration
 from llmb.measure.duration import estimate_s, needed_dtypes, reference_dtype, step_s
+from llmb.records.draws import Draws
 from llmb.records.run_record import Rates
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import flops_per_token, parameter_count
 from tests.unit.builders_runtime import run_config
@@ -93,6 +96,15 @@ def test_of_long_steps_a_share_is_replayed(
     monkeypatch.setattr(duration, "step_s", lambda *_: step_s)
     found = duration._replay_s(60.5, SHAPE, config(), RATES)
     assert found == pytest.approx(replayed_s)
+
+
+def test_of_many_ranks_fewer_steps_are_replayed() -> None:
+    draws_of = [
+        Draws(f"{n:032x}", OFFICIAL_OPTIMIZER, ledger=True, ranks=64) for n in range(2000)
+    ]
+    mean = statistics.fmean(max(120.0, 20.0 * one.least_replayed(64)) for one in draws_of)
+    assert duration.replay_s(64, 20.0, 64) == pytest.approx(mean, rel=0.05)
+    assert duration.replay_s(64, 1.0, 64) == 64  # less than two minutes
 
 
 def test_no_more_steps_are_replayed_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

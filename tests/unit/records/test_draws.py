@@ -119,11 +119,34 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ranks", "fewest", "median"), [(8, 17, 41), (9, 15, 31), (16, 9, 24), (64, 3, 14)]
+)
+def test_of_more_ranks_than_a_nodes_fewer_steps_are_replayed(
+    ranks: int, fewest: int, median: int
+) -> None:
+    drawn = replace(DRAWN, ranks=ranks)
+    found = sorted(replace(drawn, nonce=f"{n:032x}").least_replayed(65) for n in range(4000))
+    assert (found[0], found[-1]) == (fewest, 65)
+    assert draws.fewest_replayed(65, ranks) == fewest
+    assert math.isclose(found[2000], median, abs_tol=2)
+
+
+def test_of_few_steps_of_many_ranks_two_are_replayed_at_least() -> None:
+    assert [draws.fewest_replayed(steps, 64) for steps in (0, 1, 2, 30)] == [0, 1, 2, 2]
+    assert replace(DRAWN, ranks=64).least_replayed(0) == 0
+
+
+def test_rule_g1_judges_as_many_steps_of_many_ranks_as_if_it_were_alone() -> None:
+    assert DRAWN.compares_all(60)
+    assert not replace(DRAWN, ranks=9).compares_all(60)
+
+
+@pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"mesh": Parallelism(dp_shard=2), "state": 17 * 10**9}, "17 GB that ranks share"),
-        ({"mesh": Parallelism(dp_replicate=9)}, "more than 8 ranks"),
-        ({"mesh": Parallelism(dp_replicate=3, tp=3)}, "more than 8 ranks"),
+        ({"mesh": Parallelism(dp_replicate=65)}, "more than 64 ranks"),
+        ({"mesh": Parallelism(dp_replicate=33, tp=2)}, "more than 64 ranks"),
         ({"precision": FP16}, "FP16"),
         ({"precision": Precision(name="odd", bits=9, dtype="bfloat16")}, "nobody knows"),
     ],
@@ -150,13 +173,13 @@ def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -
     ("mesh", "state"),
     [
         (Parallelism(dp_replicate=2), 10**12),
-        (Parallelism(dp_replicate=8), 10**12),
+        (Parallelism(dp_replicate=64), 10**12),
         (Parallelism(dp_shard=4, tp=2), 16 * 10**9),
         (Parallelism(pp=2), 10**9),
     ],
     ids=str,
 )
-def test_steps_of_a_few_ranks_are_replayed_too(mesh: Parallelism, state: int) -> None:
+def test_steps_of_up_to_64_ranks_are_replayed_too(mesh: Parallelism, state: int) -> None:
     told = {"mesh": mesh, "state": state}
     assert draws.why_no_ledger("train", BF16, **told) is None
 

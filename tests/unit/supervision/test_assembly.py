@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, AuditMode, DataSource, Mode, Parallelism, RunConfig, WeightsSource
+from llmb.config import (
+    BF16,
+    FP16,
+    AuditMode,
+    DataSource,
+    Mode,
+    Parallelism,
+    RunConfig,
+    WeightsSource,
+)
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import host
 from llmb.records import audited, evidence, sources
@@ -274,6 +283,18 @@ def test_a_plugin_file_outside_the_package_is_refused(run: Run) -> None:
 )
 def test_a_debug_run_says_why_it_is_one(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert waivers(run_config(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"precision": FP16.model_copy(update={"master_weights": True})}, {"mode": Mode.FORWARD}],
+    ids=["scaled", "forward"],
+)
+def test_fp16_trains_officially_with_a_loss_scale_only(changes: dict[str, Any]) -> None:
+    (found,) = waivers(run_config(precision=FP16))
+    assert found.startswith("FP16 without a loss scale (official: --mixed-precision;")
+    usual = {"precision": FP16, "timed_steps": 50}
+    assert waivers(run_config(**{**usual, **changes})) == ()
 
 
 @pytest.mark.parametrize(
