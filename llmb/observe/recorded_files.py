@@ -51,8 +51,8 @@ class RecordedFiles:
         from a package's folder makes no file the package's.
         """
         if path.name not in self._really:
-            same_name = self._by_last_name.get(path.name, ())
             real = os.path.realpath  # a loop of links raises no error
+            same_name = self._called(path.name)
             self._really[path.name] = {Path(real(one.place)): one for one in same_name}
         found = self._really[path.name].get(path)
         return found if found is not None and _has(path, found.digest) else None
@@ -97,9 +97,16 @@ class RecordedFiles:
         folder = Path(str(package.locate_file("")))
         if not names:
             at_start = ("sitecustomize.py", "usercustomize.py")
-            listed = {one.place for n in at_start for one in self._by_last_name.get(n, ())}
+            listed = {one.place for n in at_start for one in self._called(n)}
             names = [n for n in at_start if (folder / n).is_file() and folder / n not in listed]
         yield from ((name, folder / name) for name in names)
+
+    def _called(self, last: str) -> Iterator[RecordedFile]:
+        """Yield each file whose name ends in ``last``, recorded inside a folder with a digest."""
+        for owner, package, name, digest in self._by_last_name.get(last, ()):
+            inside = not (PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts)
+            if inside and digest.startswith(_SHA256):
+                yield RecordedFile(owner, name, Path(str(package.locate_file(name))), digest)
 
     @cached_property
     def _digests(self) -> dict[str, Mapping[str, str]]:
@@ -112,11 +119,16 @@ class RecordedFiles:
         return {}
 
     @cached_property
-    def _by_last_name(self) -> dict[str, list[RecordedFile]]:
-        """All recorded files (0.1 s for 20,000), by the last part of the name."""
-        found: dict[str, list[RecordedFile]] = {}
-        for one in _recorded():
-            found.setdefault(one.place.name, []).append(one)
+    def _by_last_name(self) -> dict[str, list[tuple[str, Distribution, str, str]]]:
+        """Owner, package, name and digest of all recorded files, by the last part of the name.
+
+        No paths: they would take 1.5 s for 57,000 files, in place of 0.2 s.
+        """
+        found: dict[str, list[tuple[str, Distribution, str, str]]] = {}
+        for owner, package in packages().items():
+            for name, digest in _rows(package):
+                last = name.rpartition("/")[2]
+                found.setdefault(last, []).append((owner, package, name, digest))
         return found
 
 
@@ -129,16 +141,6 @@ def source_of(package: Distribution) -> Path | None:
     url = urlsplit(described.get("url", ""))
     in_place = described.get("dir_info", {}).get("editable") and url.scheme == "file"
     return Path(unquote(url.path)).resolve() if in_place else None
-
-
-def _recorded() -> Iterator[RecordedFile]:
-    """Yield each file inside a folder of packages that is recorded with a digest."""
-    for owner, package in packages().items():
-        for name, digest in _rows(package):
-            inside = not (PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts)
-            if inside and digest.startswith(_SHA256):
-                place = Path(str(package.locate_file(name)))
-                yield RecordedFile(owner, name, place, digest)
 
 
 def _rows(package: Distribution) -> Iterator[tuple[str, str]]:
