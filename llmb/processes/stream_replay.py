@@ -68,7 +68,9 @@ class StreamReplay:
         workload, config = workloads.of(self.config), self.config
         model = self._model()
         model.train(not workload.drops)  # without masks a step has the mean gradient (rule L1)
-        scaler = new_scaler(config.device) if config.precision.scales_loss else None
+        scaler = None
+        if config.precision.scales_loss:
+            scaler = new_scaler(config.device, times=parts / config.accumulate)
         optimizer = build_optimizer(
             model.parameters(),
             workload.recipe.optimizer,
