@@ -103,6 +103,24 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert [check for check in verified.checks if not check.ok] == []
 
 
+@pytest.mark.parametrize(
+    "how",
+    [("--precision=FP32", "--dp-shard=3"), ("--precision=FP16", "--mixed-precision")],
+    ids=["sharded", "with a loss scale"],
+)
+def test_the_steps_of_more_ranks_than_a_nodes_are_repeated(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    """A drawn number of steps; and G1 judges as many as where no step is repeated."""
+    flags = ("--plugin=cpu", *harness.TINY, "--batch-size=1", "--timed-steps=20", "--nproc=9")
+    ended = harness.run(tmp_path / "out", *flags, *how)
+    assert ended.code == 0, ended.stderr
+    audit = ended.record["audit"]
+    assert audit["verdict"] == "CONSISTENT", audit["findings"]
+    assert {"L1", "G1"} <= {f["id"] for f in audit["findings"] if f["status"] == "pass"}
+    assert len(ended.record["timing"]["repeats"][0]["stops"]) in (3, 4, 5)
+
+
 @pytest.mark.parametrize("family", ["gpt2-125m", "nemo-bert-base"])
 def test_other_families_shared_and_sliced_keep_every_rule(tmp_path: Path, family: str) -> None:
     """Tied heads; several parameters of a probe, which all ranks gather in one order.

@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from llmb import clock
-from llmb.config import BF16, FP32, Precision
+from llmb.config import BF16, FP16, FP32, Parallelism, Precision
+from llmb.processes import stream_replay
+from llmb.processes.loss_scale import FIRST, new_scaler
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited
 from llmb.records.audited import LedgerEvidence, StepsEvidence
@@ -63,6 +65,26 @@ def test_with_accumulation_and_weights_in_float32_they_do_too(
     mixed = BF16.model_copy(update={"master_weights": True})
     found = worked(precision=mixed, mixed_precision=True, batch_size=2, accumulate=2)
     assert torch.equal(replay_of(found).rows(), shown(found))
+
+
+def test_the_loss_has_the_scale_of_a_rank_times_the_number_of_ranks(
+    worked: Callable[..., Audited], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process divides the loss of each rank's batch by the number of ranks."""
+    scaled = FP16.model_copy(update={"master_weights": True})
+    found = worked(precision=scaled, mixed_precision=True, batch_size=2, accumulate=2)
+    scales = list[float]()
+
+    def noted(device: str, **changes: Any) -> torch.amp.GradScaler:
+        scaler = new_scaler(device, **changes)
+        scales.append(scaler.state_dict()["scale"])
+        return scaler
+
+    monkeypatch.setattr(stream_replay, "new_scaler", noted)
+    for ranks in (1, 3):
+        mesh = {"parallelism": Parallelism(dp_replicate=ranks)}
+        replace(replay_of(found, least=1), config=found.config.model_copy(update=mesh)).rows()
+    assert scales == [FIRST, 3 * FIRST]
 
 
 @pytest.mark.parametrize(
