@@ -99,9 +99,7 @@ def test_of_long_steps_a_share_is_replayed(
 
 
 def test_of_many_ranks_fewer_steps_are_replayed() -> None:
-    draws_of = [
-        Draws(f"{n:032x}", OFFICIAL_OPTIMIZER, ledger=True, ranks=64) for n in range(2000)
-    ]
+    draws_of = [Draws(f"{n:032x}", OFFICIAL_OPTIMIZER, ledger=True, ranks=64) for n in range(2000)]
     mean = statistics.fmean(max(120.0, 20.0 * one.least_replayed(64)) for one in draws_of)
     assert duration.replay_s(64, 20.0, 64) == pytest.approx(mean, rel=0.05)
     assert duration.replay_s(64, 1.0, 64) == 64  # less than two minutes
