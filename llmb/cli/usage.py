@@ -29,8 +29,14 @@ SYNONYMS = {
 def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]:
     """Yield the fault of the command line; then the nearest right names, if any name is near.
 
-    Example: ``--precison: there is no such option`` and ``did you mean --precision?``.
+    Example: ``--precison: there is no such option`` and ``did you mean --precision?``. A group
+    without a command, such as ``llmb plugin``, is answered with the group's help.
     """
+    context = getattr(error, "ctx", None)
+    # Click 8.2 and later; 8.1 prints the help itself.
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        yield from context.get_help().splitlines()
+        return
     said, typed, known = _said(error, commands)
     yield f"llmb: {printable(said)}"
     near = [SYNONYMS[typed]] if SYNONYMS.get(typed) in known else nearest(typed, known)

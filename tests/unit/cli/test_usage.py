@@ -78,3 +78,13 @@ def test_every_synonym_of_another_tool_is_an_option_of_run_and_no_option_itself(
 
 def test_what_was_typed_moves_no_cursor(said: Call) -> None:
     assert said("run", "--\x1b[2J") == ["llmb: --\\x1b[2J: there is no such option"]
+
+
+@pytest.mark.parametrize("words", [(), ("plugin",)], ids=["llmb", "group"])
+def test_a_group_without_a_command_is_answered_with_its_help(
+    said: Call, words: tuple[str, ...]
+) -> None:
+    lines = said(*words)
+    assert lines[0].startswith("Usage: ")
+    assert "Options:" in lines
+    assert max(map(len, lines)) <= 80
