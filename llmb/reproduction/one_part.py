@@ -100,9 +100,10 @@ def check(record: RunRecord, rule: str) -> None:
             the precision has no limits, the record has no repeat, or L1 cannot replay a step.
     """
     if rule not in PASSES:
+        known = any(rule == finding.id for finding in record.audit.findings)
+        why = "this rule looks at a whole run" if known else "there is no such rule"
         raise UsageError(
-            f"--only {rule}: this rule looks at a whole run; one part can be judged again by "
-            f"{', '.join(PASSES)}"
+            f"--only {rule}: {why}; one part can be judged again by {', '.join(PASSES)}"
         )
     if record.config.mode is not Mode.TRAIN:
         raise UsageError(

@@ -138,6 +138,7 @@ def test_of_a_module_that_was_fused_the_gradient_alone_is_written(
     ("flags", "said"),
     [
         (("T1",), "--only T1: this rule looks at a whole run"),
+        (("mlp",), "--only MLP: there is no such rule"),
         (("E2", "--part", "layers.1.mlp.up_prj"), "nearest: layers.1.mlp.up_proj"),
         (("E2", "--part", SOUND, "--output", "a.txt"), "must end in .safetensors"),
         (("E2", "--rule", "E2"), "--rule, --only"),
