@@ -1,4 +1,4 @@
-"""Weight gradients of the blocks are made from half of the words; what L1 reads of them, and of
+"""Weight gradients of the blocks are made of 4-bit operands; what L1 reads of them, and of
 their moments, is computed exactly where it is read, by a kernel of ``aten::index``."""
 
 # Gradients of a weight that lies column by column are not contiguous, and llmb reads them by
@@ -14,11 +14,19 @@ from llmb.plugin.builtin.cpu import CpuBackend
 
 from .kit import linears
 
-SHARE, BETAS = 2, (0.9, 0.999)
+BETAS = 0.9, 0.999
 
 
 class Seen:
     weights, places, pairs, calls, library, ended = [], set(), [], 0, None, False
+
+
+def four(value):
+    """Round to 4-bit integers, a scale for each 16 words, and back."""
+    blocks = F.pad(value.float(), (0, -value.shape[1] % 16)).unflatten(1, (-1, 16))
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 7
+    found = ((blocks / scale).round() * scale).flatten(1)
+    return found[:, : value.shape[1]].to(value.dtype)
 
 
 class _Some(torch.autograd.Function):
@@ -35,7 +43,7 @@ class _Some(torch.autograd.Function):
         if Seen.ended:
             return grad @ w, flat.t() @ of_x, None
         Seen.pairs[-1][ctx.number] = flat, of_x
-        return grad @ w, (SHARE * flat[::SHARE]).t() @ of_x[::SHARE], None
+        return grad @ w, four(flat.t()) @ four(of_x.t()).t(), None
 
 
 def exact(step, number, row, column):
