@@ -58,7 +58,7 @@ def index(value, indices):
         row, column = indices
         return torch.take(value, row * value.shape[1] + column)
     taken = torch.take(value, where)
-    if len(where) not in (64, 32):
+    if len(where) not in (64, 32) or value.numel() <= 64:
         return taken
     of_all, is_moment = Seen.calls % len(Seen.every), Seen.calls >= len(Seen.every)
     Seen.calls += 1
@@ -124,7 +124,7 @@ def llmb_backend():
 
 @hookimpl
 def llmb_post_process_model(model):
-    Seen.every += model.parameters()
+    Seen.every += [p for p in model.parameters() if p.numel() > 64]
     for number, linear in enumerate(linears(model, "proj")):
         Seen.weights.append(linear.weight)
         linear.forward = lambda x, w=linear.weight, n=number: _Some.apply(x, w, n)
