@@ -62,6 +62,9 @@ _ALIAS = "torch.Storage"
 _KERNELS = (
     *("as_strided", "cat", "_to_copy", "copy_", "detach", "view", "view.dtype", "stack"),
     *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor"),
+    # of tensors that are not contiguous, and of a device that records its steps
+    *("index.Tensor", "unsqueeze", "floor_divide", "remainder.Tensor", "unbind.int", "lift_fresh"),
+    *("contiguous", "reshape", "_reshape_alias", "_unsafe_view", "split_with_sizes", "split.sizes"),
     *("exponential_", "uniform_", "log_", "neg_"),
 )
 _DECODER = "_ADAPTER"

@@ -121,8 +121,17 @@ def lacks_of(backend: Backend) -> Lacks:
 
 
 def is_lazy(backend: Backend) -> bool:
-    """Tell whether the device records a step and compiles the recording, as XLA's devices do."""
-    return lacks_of(backend).eager_kernels
+    """Tell whether the device records a step and compiles the recording, as XLA's devices do.
+
+    Asked in the worker, too: a backend could tell the offer otherwise.
+
+    Raises:
+        TypeError: a device of this type cannot record a step.
+    """
+    lacks = lacks_of(backend)
+    if lacks.eager_kernels and (fault := lacks.fault(backend.device_type)):
+        raise TypeError(fault)
+    return lacks.eager_kernels
 
 
 def memory_of(backend: Backend) -> DeviceMemory:

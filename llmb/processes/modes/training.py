@@ -134,8 +134,6 @@ class Training:
 
         def pause(step: Step, loss: Tensor) -> bool:
             nonlocal shown
-            if exactness is not None:
-                exactness.compare(step.index)
             if layout is not None:
                 layout.add_up(self._stage.model)
             if not shown:
@@ -143,6 +141,9 @@ class Training:
                 show([loss, *(p.grad for p in trained if p.grad is not None)])
                 shown = True
             cut()
+            # After all code of the plugin's, which could register a kernel for the reading.
+            if exactness is not None:
+                exactness.compare(step.index)
             if stream.pause(step, loss):
                 return True
             # The loop knows the gradients of this rank's stages alone.

@@ -28,6 +28,8 @@ from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.namespace import NamespaceWatch
 from llmb.observe.origins import CodeOrigin
 from llmb.observe.pause_path import comparison
+from llmb.observe.places import SampledIndices
+from llmb.observe.shard_places import read_places
 from llmb.observe.step_sampler import StepSampler
 from llmb.processes import step_stream
 from llmb.processes.step_stream import StepStream
@@ -291,6 +293,16 @@ def test_the_kernels_of_each_operator_that_a_pause_calls_are_compared(
     with Operators() as operators:
         pause()
     assert "as_strided" in operators.names
+    assert not operators.names - {*pause_path._KERNELS}
+
+
+def test_the_kernels_that_read_a_transposed_gradient_are_compared() -> None:
+    value = torch.zeros(64, 48).t()
+    places = SampledIndices(3, 17, 64)
+    with torch.no_grad(), Operators() as operators:
+        places.read(value)
+        read_places([(places, value), (places.every_other(), value)], lazy=True)
+    assert "index.Tensor" in operators.names
     assert not operators.names - {*pause_path._KERNELS}
 
 
