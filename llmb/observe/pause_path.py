@@ -57,14 +57,20 @@ _CALLED_BY_RANKS = (
 )
 #: torch.set_default_dtype points this old alias to another of torch's own classes.
 _ALIAS = "torch.Storage"
-#: torch's operators that read a sample, commit to the sample and copy it to the host; and those
-#: that draw the noise of generated words, on a device or on the host.
+#: torch's operators that choose and read a sample, commit to the sample and copy it to the host;
+#: and those that draw the noise of generated words, on a device or on the host.
 _KERNELS = (
     *("as_strided", "cat", "_to_copy", "copy_", "detach", "view", "view.dtype", "stack"),
     *("slice.Tensor", "clone", "arange", "mul.Tensor", "add.Tensor"),
+    # calls between these operators
+    *("to.dtype", "to.device", "to.dtype_layout", "narrow", "select.int", "detach_", "resize_"),
+    *("resolve_conj", "resolve_neg", "empty.memory_format", "empty_like", "empty_strided"),
     # of tensors that are not contiguous, and of a device that records its steps
     *("index.Tensor", "unsqueeze", "floor_divide", "remainder.Tensor", "unbind.int", "lift_fresh"),
-    *("contiguous", "reshape", "_reshape_alias", "_unsafe_view", "split_with_sizes", "split.sizes"),
+    *("contiguous", "reshape", "_reshape_alias", "_unsafe_view", "split_with_sizes"),
+    # of logits, at drawn places
+    *("randint.generator", "randint.low_generator", "random_.from", "remainder.Scalar", "expand"),
+    *("repeat_interleave.self_int", "repeat_interleave.Tensor", "flatten.using_ints"),
     *("exponential_", "uniform_", "log_", "neg_"),
 )
 _DECODER = "_ADAPTER"

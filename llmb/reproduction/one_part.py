@@ -101,9 +101,9 @@ def check(record: RunRecord, rule: str) -> None:
     """
     if rule not in PASSES:
         known = any(rule == finding.id for finding in record.audit.findings)
-        why = "this rule looks at a whole run" if known else "there is no such rule"
+        told = "this rule looks at a whole run" if known else "there is no such rule"
         raise UsageError(
-            f"--only {rule}: {why}; one part can be judged again by {', '.join(PASSES)}"
+            f"--only {rule}: {told}; one part can be judged again by {', '.join(PASSES)}"
         )
     if record.config.mode is not Mode.TRAIN:
         raise UsageError(

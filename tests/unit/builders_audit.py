@@ -315,14 +315,14 @@ def work(
 ) -> Audited:
     """Work and be audited as a worker does; calibrator and verifier have not looked yet.
 
-    Not ``replayable``: as a run of nine replicas. No step can be replayed, so judged ones show more
+    Not ``replayable``: as a run of 65 replicas. No step can be replayed, so judged ones show more
     gradients (rule G1).
     """
     config = audit_config(**changes)
     folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir()
-    mesh = Parallelism() if replayable else Parallelism(dp_replicate=9)
+    mesh = Parallelism() if replayable else Parallelism(dp_replicate=65)
     why = draws.why_no_ledger(config.mode.value, config.precision, mesh=mesh, state=0)
     rough = draws.why_rough(config.precision, dropout=False) is not None
     exact = why is None and not rough and DRAWN.compares_all(end + 1)

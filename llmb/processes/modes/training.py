@@ -16,6 +16,7 @@ from torch.amp import GradScaler
 from llmb.config import AuditMode
 from llmb.errors import RunFailedError
 from llmb.observe import one_part, pairs_layout, probes
+from llmb.observe.exactness import Exactness
 from llmb.observe.examination import Examination, places
 from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.one_part import PartKeeper
@@ -86,11 +87,14 @@ class Training:
             executors.draw_as_eager()
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
-        settle = stage.backend.step_end if is_lazy(stage.backend) else None
+        self._exactness: Exactness | None = None
+        self._paused = 0  # number of the step whose pause began last
+        self._lazy = is_lazy(stage.backend)
+        settle = self._end_program if self._lazy else None
         self.sampler: StepSampler = StepSampler(
             stage.model,
             self.optimizer,
-            lazy=is_lazy(stage.backend),
+            lazy=self._lazy,
             total=stage.total,
             settle=settle,
             gradients=config.audit is not AuditMode.OFF and not stage.every_step,
@@ -106,6 +110,15 @@ class Training:
         if config.mixed_precision and config.precision.dtype == "float16":
             self._scaler = self._new_scaler(config.device)
 
+    def _end_program(self) -> None:
+        """End the program of a recording device in a pause.
+
+        The backend's code could register a kernel for the reading that follows, so all is compared.
+        """
+        self._stage.backend.step_end()
+        if self._exactness is not None:
+            self._exactness.compare(self._paused)
+
     def _new_scaler(self, device: str) -> GradScaler:
         if self._stage.layout is None:
             return loss_scale.new_scaler(device)
@@ -115,7 +128,7 @@ class Training:
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""
-        shown, lazy = False, is_lazy(self._stage.backend)
+        shown = False
         most, layout = self._stage.workload.recipe.clip_grad_norm, self._stage.layout
         pipeline = layout.pipeline if layout else None
 
@@ -123,17 +136,20 @@ class Training:
             # A lazy device's program ends here, and the device computes on. A program with the
             # optimizer inside would not round gradients, and gradients would not be underway when
             # the worker learns the sampled indices.
-            if lazy:
-                self._stage.backend.step_end()
+            if self._lazy:
+                self._end_program()
 
         def clipped() -> None:
             cut()
             self.sampler.clipped()
 
-        exactness = stream.exactness
+        self._exactness = exactness = stream.exactness
 
         def pause(step: Step, loss: Tensor) -> bool:
             nonlocal shown
+            self._paused = step.index
+            if exactness is not None:
+                exactness.compare(step.index)
             if layout is not None:
                 layout.add_up(self._stage.model)
             if not shown:
@@ -141,9 +157,6 @@ class Training:
                 show([loss, *(p.grad for p in trained if p.grad is not None)])
                 shown = True
             cut()
-            # After all code of the plugin's, which could register a kernel for the reading.
-            if exactness is not None:
-                exactness.compare(step.index)
             if stream.pause(step, loss):
                 return True
             # The loop knows the gradients of this rank's stages alone.

@@ -10,8 +10,8 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -27,9 +27,8 @@ from llmb.observe.exactness import Exactness
 from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.namespace import NamespaceWatch
 from llmb.observe.origins import CodeOrigin
+from llmb.observe.output_ledger import OutputLedger
 from llmb.observe.pause_path import comparison
-from llmb.observe.places import SampledIndices
-from llmb.observe.shard_places import read_places
 from llmb.observe.step_sampler import StepSampler
 from llmb.processes import step_stream
 from llmb.processes.step_stream import StepStream
@@ -287,6 +286,22 @@ def test_each_function_that_a_pause_calls_is_compared(pause: Callable[[], None])
     assert {m: n for m, n in calls.modules.items() if m not in compared} == {}
 
 
+def assert_compared(read: Callable[[], object], one: str) -> None:
+    """The kernels of all operators that ``read`` calls are compared, ``one`` of them among these.
+
+    The profiler also hears operators that are made of others, such as ``to``, by name alone.
+    """
+    with torch.no_grad(), Operators() as operators:
+        read()
+    assert one in operators.names
+    assert not operators.names - {*pause_path._KERNELS}
+    with torch.no_grad(), torch.profiler.profile() as seen:
+        read()
+    heard = {event.name.removeprefix("aten::") for event in seen.events() if "::" in event.name}
+    assert one.partition(".")[0] in heard
+    assert not heard - {name.partition(".")[0] for name in pause_path._KERNELS}
+
+
 def test_the_kernels_of_each_operator_that_a_pause_calls_are_compared(
     pause: Callable[[], None],
 ) -> None:
@@ -296,14 +311,43 @@ def test_the_kernels_of_each_operator_that_a_pause_calls_are_compared(
     assert not operators.names - {*pause_path._KERNELS}
 
 
-def test_the_kernels_that_read_a_transposed_gradient_are_compared() -> None:
-    value = torch.zeros(64, 48).t()
-    places = SampledIndices(3, 17, 64)
-    with torch.no_grad(), Operators() as operators:
-        places.read(value)
-        read_places([(places, value), (places.every_other(), value)], lazy=True)
-    assert "index.Tensor" in operators.names
-    assert not operators.names - {*pause_path._KERNELS}
+@pytest.mark.parametrize("settle", [None, lambda: None], ids=["eager", "recording"])
+def test_the_kernels_that_read_a_transposed_gradient_are_compared(
+    settle: Callable[[], None] | None,
+) -> None:
+    model = nn.Linear(30, 20).bfloat16()
+    model.weight = nn.Parameter(model.weight.detach().t().contiguous().t())
+    optimizer = build_optimizer(model.parameters())
+    model(torch.ones(2, 30).bfloat16()).sum().backward()
+    model.weight.grad = torch.ones(30, 20).bfloat16().t()
+    optimizer.step()
+
+    ledger = GradientLedger(model, optimizer, settle=settle)
+
+    def read() -> None:
+        for _ in range(2):
+            ledger.take(6, 1e-4)
+            ledger.committed_at_once()
+            ledger.commitment()
+
+    assert_compared(read, "index.Tensor")
+
+
+@pytest.mark.parametrize("samples", [False, True], ids=["forward", "generate"])
+def test_the_kernels_that_read_logits_are_compared(*, samples: bool) -> None:
+    seen = SimpleNamespace(
+        logits=torch.randn(3, 5, 100).bfloat16(),
+        tokens=torch.zeros(3, 5, dtype=torch.int64) if samples else None,
+        noise=2**40 + 7 if samples else None,
+    )
+    ledger = OutputLedger(cast("Any", SimpleNamespace(output=seen)))
+
+    def read() -> None:
+        ledger.take(6, 0.0)
+        ledger.committed_at_once()
+        ledger.commitment()
+
+    assert_compared(read, "randint.generator")
 
 
 def kernel_of_a_plugin(*_: object) -> None:

@@ -30,8 +30,15 @@ def test_lazy_is_an_older_word_for_no_eager_kernels() -> None:
     assert lacks_of(backend(lazy=True, lacks=Lacks(float64=True))) == Lacks(
         float64=True, eager_kernels=True
     )
-    assert is_lazy(backend(lazy=True))
-    assert is_lazy(backend(lacks=Lacks(eager_kernels=True)))
+    assert is_lazy(backend(lazy=True, device_type="xla"))
+    assert is_lazy(backend(lacks=Lacks(eager_kernels=True), device_type="xla"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "xpu", "mps"])
+def test_a_worker_on_a_device_that_runs_each_call_records_no_step(device: str) -> None:
+    """The offer of the same backend may have said otherwise."""
+    with pytest.raises(TypeError, match=f"torch's own kernels on {device} run when called"):
+        is_lazy(backend(lazy=True, device_type=device))
 
 
 @pytest.mark.parametrize("lacks", [True, {"float64": True}, ["float64"], "float64"])
