@@ -68,6 +68,9 @@ _KERNELS = (
     # of tensors that are not contiguous, and of a device that records its steps
     *("index.Tensor", "unsqueeze", "floor_divide", "remainder.Tensor", "unbind.int", "lift_fresh"),
     *("contiguous", "reshape", "_reshape_alias", "_unsafe_view", "split_with_sizes"),
+    # of a rank's columns of a gradient
+    *("zeros", "ge.Tensor", "lt.Tensor", "bitwise_and.Tensor", "__and__.Tensor", "all.dim"),
+    *("sub.Tensor", "index_put_", "_index_put_impl_", "nonzero"),
     # of logits, at drawn places
     *("randint.generator", "randint.low_generator", "random_.from", "remainder.Scalar", "expand"),
     *("repeat_interleave.self_int", "repeat_interleave.Tensor", "flatten.using_ints"),

@@ -53,7 +53,7 @@ def exact(step, number, row, column):
 
 
 def index(value, indices):
-    (dim, where), *more = [(n, one) for n, one in enumerate(indices) if one is not None]
+    (_, where), *more = [(n, one) for n, one in enumerate(indices) if one is not None]
     if more or value.dim() != 1:
         row, column = indices
         return torch.take(value, row * value.shape[1] + column)
