@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol, runtime_checkable
 
 from llmb.config import Frozen
+from llmb.plugin.faults import PluginFaultError
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import StepClock
 from llmb.records.system import Device
@@ -126,11 +127,11 @@ def is_lazy(backend: Backend) -> bool:
     Asked in the worker, too: a backend could tell the offer otherwise.
 
     Raises:
-        TypeError: a device of this type cannot record a step.
+        PluginFaultError: a device of this type cannot record a step.
     """
     lacks = lacks_of(backend)
     if lacks.eager_kernels and (fault := lacks.fault(backend.device_type)):
-        raise TypeError(fault)
+        raise PluginFaultError(f"the plugin's backend: {fault}")
     return lacks.eager_kernels
 
 

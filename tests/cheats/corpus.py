@@ -684,6 +684,8 @@ CHEATS = (
         ("digest_replaced", "59 61", "N1"),
         ("module_swapped", "61", "N1"),
         ("kernel_overridden", "39 61", "N1"),
+        ("shown_by_index", "13 61", "N1"),
+        Cheat("shown_by_index_between", HARNESS, (13, 61), (), outcome=REFUSED),
         _unseen("site_customised", HARNESS, "61 62", _ITSELF),
         Cheat("clock_at_the_start", HARNESS, (1, 61), ("N2",), outcome=FLAGGED),
         ("pydantic_extended", "61 62", "E1 E2 L1 P1"),

@@ -9,6 +9,7 @@ import pytest
 from llmb.plugin import DeviceMemory, Lacks
 from llmb.plugin.backend import is_lazy, lacks_of, memory_of
 from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.plugin.faults import PluginFaultError
 
 
 def backend(**members: Any) -> CpuBackend:
@@ -37,7 +38,7 @@ def test_lazy_is_an_older_word_for_no_eager_kernels() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda", "xpu", "mps"])
 def test_a_worker_on_a_device_that_runs_each_call_records_no_step(device: str) -> None:
     """The offer of the same backend may have said otherwise."""
-    with pytest.raises(TypeError, match=f"torch's own kernels on {device} run when called"):
+    with pytest.raises(PluginFaultError, match=f"torch's own kernels on {device} run when called"):
         is_lazy(backend(lazy=True, device_type=device))
 
 

@@ -227,6 +227,18 @@ def test_work_that_is_done_when_a_call_returns_needs_no_waiting() -> None:
     assert "when a call returns" in device.synchronize_waits(subject())
 
 
+def test_after_a_long_product_no_larger_product_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[int]()
+
+    def slow(self: device._Work, wait: Callable[[], None]) -> tuple[float, float, float]:
+        tried.append(len(self._start))
+        return 0.6, 0.0, 0.0
+
+    monkeypatch.setattr(device._Work, "times_s", slow)
+    assert "when a call returns" in device.synchronize_waits(subject())
+    assert {*tried} == {8}
+
+
 def test_a_synchronize_that_always_takes_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(monkeypatch, waits=1.0, idle_s=0.3)
     fails(device.synchronize_idle, queue.subject(), "300 ms")
