@@ -70,22 +70,32 @@ def result_of(
             peak_flops=peak.flops_per_second,
             peak_source=peak.source,
         )
-    fraction = None
-    if ceilings is not None and not timing.step_tokens:
-        attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
-        fraction = flops_per_second / attainable
     return Result(
         tokens_per_second=rate,
         ci95=statistics.confidence_interval(timing.repeats, workload.tokens_per_step),
         tokens_per_second_per_device=rate / world_size,
         step_time_s=statistics.step_time(timing),
         mfu=mfu,
-        fraction_of_ceiling=fraction,
+        fraction_of_ceiling=fraction_of_ceiling(timing, workload, world_size, ceilings),
         peak_memory_bytes=timing.peak_memory_bytes,
         energy=_energy(timing, statistics.window_tokens(timing, workload.tokens_per_step), meter),
         loss_first=timing.loss_first,
         loss_last=timing.loss_last,
     )
+
+
+def fraction_of_ceiling(
+    timing: Timing, workload: WorkloadFacts, world_size: int, ceilings: Ceilings | None
+) -> float | None:
+    """Return a device's FLOP/s over the ceiling's; None without a ceiling, or with mixed lengths.
+
+    Example: 0.37.
+    """
+    if ceilings is None or timing.step_tokens:
+        return None
+    rate = statistics.tokens_per_second(timing, workload.tokens_per_step)
+    attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
+    return rate * workload.flops_per_token / world_size / attainable
 
 
 def _energy(timing: Timing, tokens: int, meter: EnergyMeter | None) -> Energy | None:

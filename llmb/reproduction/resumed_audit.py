@@ -17,15 +17,18 @@ from llmb.audit.bench import UnreadableError, facts_of
 from llmb.audit.judgement import judge
 from llmb.config import RunConfig, RunRequest
 from llmb.errors import BundleRefusedError, RunFailedError, UnavailableError, UsageError
+from llmb.measure.summary import fraction_of_ceiling
 from llmb.plugin import discovery
 from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
+from llmb.records.ceiling import Ceilings
 from llmb.records.draws import Draws
 from llmb.records.run_directory import AUDIT, UNFINISHED, RunDirectory
 from llmb.records.run_record import Interruption, PrecisionFacts, RunRecord
 from llmb.records.seeds import token_seed
 from llmb.reference import pins
 from llmb.supervision import forecast
+from llmb.supervision.assembly import NO_CEILING
 from llmb.supervision.auditing import Examined, Folders
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import negotiate
@@ -41,6 +44,19 @@ class _OpenAudit:
     path: Path
     record: RunRecord
     interruption: Interruption
+
+    def with_ceilings(self, ceilings: Ceilings) -> _OpenAudit:
+        """Return the audit with ``ceilings``, measured around the audit: the run had no end."""
+        record = self.record
+        fraction = fraction_of_ceiling(
+            record.timing, record.workload, record.config.parallelism.world_size, ceilings
+        )
+        changes = {
+            "ceilings": ceilings,
+            "result": record.result.model_copy(update={"fraction_of_ceiling": fraction}),
+            "warnings": tuple(said for said in record.warnings if said != NO_CEILING),
+        }
+        return replace(self, record=record.model_copy(update=changes))
 
 
 def check(path: Path, record: RunRecord) -> None:
@@ -107,10 +123,14 @@ def resume(path: Path, record: RunRecord, request: RunRequest, display: Display)
         for name in streamed.scratch:
             (scratch / name).symlink_to((path / UNFINISHED / name).resolve())
         folders = Folders(path / evidence.path(repeat, ""), scratch)
+        before = line.ceiling(config)
         examined = line.examined(config, folders, streamed)
     if examined.ended is not None:
         directory.log(examined.failures[0])
         raise examined.ended
+    after = line.ceiling(config)
+    if before is not None and after is not None:
+        there = there.with_ceilings(Ceilings(before=before, after=after))
     line.progress.enter(endings.RunPhase.JUDGING)
     line.say("judging and writing the record")
     with endings.held():

@@ -66,7 +66,7 @@ from llmb.workloads import Workload
 from llmb.workloads.arithmetic import flops_of, parameter_count
 
 E = TypeVar("E", bound=Frozen)
-_NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
+NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
 _NO_LINKS = "the links between the ranks were not measured in full: log.txt may say why"
 
 
@@ -327,7 +327,7 @@ def _record(
         processes=raw.processes,
         result=result,
         interruption=raw.interruption,
-        warnings=warnings if raw.ceilings else (*warnings, _NO_CEILING),
+        warnings=warnings if raw.ceilings else (*warnings, NO_CEILING),
         audit=judged.audit,
         diff=_diff(raw, directory),
     )

@@ -242,9 +242,12 @@ def settle(
 
 
 def of_audit(progress: RunProgress, step_s: float, steps: int, audit: AuditMode) -> Forecast:
-    """Return the forecast of an audit without a run: honest run, reference run, and judgement."""
+    """Return the forecast of an audit without a run: ceilings, honest run, reference run, judgement."""
     work = _Amounts(Mode.TRAIN, (0, steps), 1, audit)
-    stages = (RunPhase.ASKING, RunPhase.HONEST_RUN, RunPhase.REFERENCE, RunPhase.JUDGING)
+    stages = (
+        *(RunPhase.ASKING, RunPhase.CEILINGS, RunPhase.HONEST_RUN, RunPhase.REFERENCE),
+        RunPhase.JUDGING,
+    )
     parts = [part for part in _parts(work, start_s()) if part.stage in stages]
     return Forecast(parts, step_s, progress, start_s())
 
