@@ -236,10 +236,13 @@ class StepStream:
         """Stop the clock, and write the weights of ``step``, which the reference run recomputes.
 
         The digest of the gradients has left the process: what waits for the device may be code of
-        the plugin's. The supervisor stops its own clock when the message arrives.
+        the plugin's. After that code everything is compared again. The supervisor stops its own
+        clock when the message arrives.
         """
         keeper = self._known_keeper(step)
         keeper.finish()
+        if self.exactness is not None:
+            self.exactness.compare(step)
         begin_s = clock.cpu_s()
         self._channel.send(Stopped(index=step))
         keeper.write(step)

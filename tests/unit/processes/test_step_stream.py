@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -409,6 +409,18 @@ def test_where_not_every_step_is_compared_a_judged_step_is_sampled_by_a_seed_of_
     row, again = "0" * 64 if draw else "", "b" * 64
     shown = ShownStep(index=4, commitment=row, digest="f" * 64, glanced=again)
     assert supervisor.asked[-2:] == [shown, Stopped(index=4)]
+
+
+def test_after_a_device_was_waited_for_in_a_stop_everything_is_compared_again() -> None:
+    supervisor = Supervisor(StepDraw(places=5, rate=1e-5), KeepWeights(), Proceed(stopped_ns=7))
+    stream, done = step_stream.StepStream(supervisor, StepSampler(), Ledger()), list[object]()
+    stream.exactness = cast(
+        "Any",
+        SimpleNamespace(see=lambda *_: None, compare=lambda step: done.append(f"compare {step}")),
+    )
+    stream.keeper = step_stream.WeightsKeeper(never, lambda: done.append("waited"), done.append)
+    stream.pause(Step(4, 1, fence=False), LOSS)
+    assert done == ["waited", "compare 4", 4]
 
 
 @pytest.mark.parametrize("seed", [None, 9])
