@@ -299,7 +299,8 @@ _FOUND = (
     Hole(
         ("L1", "N1"),
         "weight gradients, made only where llmb reads them",
-        "the plugin finds the sampled indices in the memory of the worker before llmb reads",
+        "native code of the plugin: it finds the sampled indices in the memory of the worker, or "
+        "fills the pages of a gradient as llmb reads them",
         1.5,
         "estimate",
     ),
