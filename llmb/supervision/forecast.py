@@ -242,7 +242,7 @@ def settle(
 
 
 def of_audit(progress: RunProgress, step_s: float, steps: int, audit: AuditMode) -> Forecast:
-    """Return the forecast of an audit without a run: ceilings, honest run, reference run, judgement."""
+    """Return the forecast of an audit without a run: ceilings, two runs beside it, judgement."""
     work = _Amounts(Mode.TRAIN, (0, steps), 1, audit)
     stages = (
         *(RunPhase.ASKING, RunPhase.CEILINGS, RunPhase.HONEST_RUN, RunPhase.REFERENCE),
