@@ -35,19 +35,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
     """Mark what plain `tox` leaves to `tox run -e full`, before -m looks at the marks."""
     for item in items:
         below = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if below in WHOLE_RUNS and item.get_closest_marker("quick") is None:
             item.add_marker("full")
+    done = yield
     until = os.environ.get(UNTIL)
     if until and all(item.get_closest_marker("full") for item in items):
         # Others are left out next time. The same order in all workers; a file's tests share runs.
-        files = sorted({item.path for item in items})
-        random.Random(until).shuffle(files)
+        files, draw = sorted({item.path for item in items}), random.Random(until)
+        draw.shuffle(files)
+        draw.shuffle(items)
         items.sort(key=lambda item: files.index(item.path))
+    return done
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,8 +11,8 @@ import gc
 import os
 import signal
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, partialmethod
 from operator import attrgetter, is_
@@ -29,7 +29,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from llmb.observe.callables import functions
 from llmb.observe.executed_code import compiled, is_same, parts_of
 from llmb.observe.noise import strange_modes
-from llmb.observe.optimizer import hooks_of
+from llmb.observe.optimizer import hook_tables_of
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
 from llmb.observe.plain_tensors import PlainTensors
@@ -42,6 +42,8 @@ _GLOBAL_HOOKS = tuple(
     for name, table in vars(module_hooks).items()
     if name.startswith("_global_") and isinstance(table, dict)
 )
+#: The list that the collector itself keeps: the name in ``gc`` can be given another list.
+_CALLBACKS = gc.callbacks
 _LONGEST = 200  # characters of a name
 _MOST_STRANGERS = 100  # reported at most
 #: The most trusted first.
@@ -59,6 +61,11 @@ _TRUST: tuple[Origin, ...] = (
 #: Base classes of known origin, not searched again: N1 compares all methods of the classes.
 _EVERYBODYS = frozenset((*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer))
 
+
+#: Attributes of an optimizer that a pause reads. torch's classes have none of the names.
+_OF_OPTIMIZER = (
+    *("param_groups", "state", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+)
 
 #: Takes the full name, value and code of a replacement.
 _Stands = Callable[[str, object, object], bool]
@@ -179,27 +186,25 @@ class Exactness:
         step.
         """
         for result in results:
-            if type(result) is not Tensor:
-                self._note("result of the model", type(result), step)
-            else:
-                self._note_wrapper("result of the model", result, step)
+            self._look_at_tensor("result of the model", result, Tensor, step)
         if self._optimizer is not None:
             self._look_at(self._optimizer, step)
         for what, value in self._called_by_themselves():
             if not any(value is known for known in self._there):
                 self._note(what, value, step)
 
-    def _comparing(self, replaced: Callable[[], list[Changed]]) -> Callable[[int], None]:
+    def _comparing(self, replaced: Callable[[], list[Changed]]) -> Callable[..., None]:
         """Return a function that compares all that the pause of a step calls.
 
         The function takes the number of the step, and calls no method: a plugin could replace the
-        method, or exchange the code. Call the function before any other function of a pause.
+        method, or exchange the code. Call the function before any other function of a pause, where
+        ``reads`` is False because nothing is read yet, and once more right before the reading.
         """
         in_pauses, other_kernels, held = self._in_pauses, self._other_kernels, self._held
         files, status = self._files, os.fstat
 
-        def compare(step: int) -> None:
-            changed, tables = replaced(), other_kernels()
+        def compare(step: int, *, reads: bool = True) -> None:
+            changed, tables = replaced(), other_kernels() if reads else []
             for name, holder, read, value in held:
                 if read(holder) is not value:
                     changed.append((name, read(holder), None))
@@ -224,14 +229,22 @@ class Exactness:
             if parameter.grad is not None:
                 self._look_at_tensor("gradient", parameter.grad, Tensor, step)
         kind = type(optimizer)
+        self._look_at_names("optimizer", vars(optimizer), step)
+        for name in _OF_OPTIMIZER:
+            if hasattr(kind, name):  # Python would ask a property of the class first
+                self._note(f"attribute {name} of the optimizer's class", kind, step)
         if kind not in self._steps:
             self._note("optimizer", kind, step)
         elif kind.step is not self._steps[kind]:
             self._note("step of the optimizer", kind.step, step)
         elif "step" in vars(optimizer):
             self._note("step of the optimizer", vars(optimizer)["step"], step)
-        for hook in hooks_of(optimizer):
-            self._note("hook of the optimizer", hook, step)
+        for table in hook_tables_of(optimizer):
+            if type(table) is not OrderedDict:
+                self._note("table of the optimizer's hooks", type(table), step)
+                continue
+            for hook in table.values():
+                self._note("hook of the optimizer", hook, step)
         self._look_at_groups(optimizer, step)
         if type(optimizer.state) is not defaultdict:  # methods of a subclass would notice the look
             self._note("state of the optimizer", type(optimizer.state), step)
@@ -243,6 +256,7 @@ class Exactness:
             if type(values) is not dict:
                 self._note("state of a parameter", type(values), step)
                 continue
+            self._look_at_names("state of a parameter", values, step)
             for value in values.values():
                 self._look_at_tensor("moment of a parameter", value, Tensor, step)
 
@@ -255,6 +269,7 @@ class Exactness:
             if type(group) is not dict:
                 self._note("parameter group", type(group), step)
                 return
+            self._look_at_names("parameter group", group, step)
             # The ledger sets the rate: the end of the value before would call its finalizer.
             if type(group["lr"]) is not float:
                 self._note("learning rate", type(group["lr"]), step)
@@ -275,7 +290,7 @@ class Exactness:
         for tracer in (sys.gettrace(), sys.getprofile()):
             if tracer is not None:
                 yield "tracer", tracer
-        for callback in gc.callbacks:
+        for callback in _CALLBACKS:
             yield "callback of the garbage collector", callback
         frames = get_eval_frame_callback()
         if callable(frames):
@@ -285,11 +300,23 @@ class Exactness:
             if callable(handler):
                 yield "signal handler", handler
 
+    def _look_at_names(self, what: str, table: Mapping[str, object], step: int) -> None:
+        """Note each key of another class than ``str``: Python may ask the key when it looks up."""
+        for name in table:
+            if type(name) is not str:
+                self._note(f"key of the {what}", type(name), step)
+
     def _look_at_tensor(self, what: str, value: Tensor, kind: type, step: int) -> None:
         if type(value) is kind:
             self._note_wrapper(what, value, step)
         else:
             self._note_tensor(what, value, step)
+        own = value.__dict__ if issubclass(type(value), Tensor) else None
+        if own:
+            self._look_at_names(what, own, step)
+            for name in own:  # Python finds the tensor's own attribute before the class's method
+                if type(name) is str and hasattr(type(value), name):
+                    self._note(f"attribute {name} of a {what}", type(own[name]), step)
 
     def _note_wrapper(self, what: str, value: Tensor, step: int) -> None:
         """Note a tensor of torch's exact class that runs other code when read."""

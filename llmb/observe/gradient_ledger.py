@@ -76,8 +76,6 @@ class GradientLedger(StepLedger):
 
         Zeros stand for a parameter without a gradient, and for a parameter without moments yet.
         """
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
         chosen, parts = self._places(places), list[Tensor]()
         with torch.no_grad():
             parts += self._read_all(chosen, [p.grad for _, p in self._parameters], places)
@@ -92,6 +90,8 @@ class GradientLedger(StepLedger):
             if self._settle is not None:
                 self._settle()
             self._send(row)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
         self._seeds.append(places)
         self.rates.append(rate)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType
 
 import torch
@@ -77,13 +77,18 @@ def _code(step: object) -> CodeType:
 
 def hooks_of(optimizer: Optimizer) -> Iterator[object]:
     """Yield the hooks that torch calls before and after a step of ``optimizer``."""
-    for hooks in (
+    for hooks in hook_tables_of(optimizer):
+        yield from hooks.values()
+
+
+def hook_tables_of(optimizer: Optimizer) -> tuple[Mapping[int, object], ...]:
+    """Return the tables of hooks that torch calls before and after a step of ``optimizer``."""
+    return (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
         optim_module._global_optimizer_pre_hooks,
         optim_module._global_optimizer_post_hooks,
-    ):
-        yield from hooks.values()
+    )
 
 
 def _group(group: dict[str, object]) -> ParameterGroup:

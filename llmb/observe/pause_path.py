@@ -11,14 +11,15 @@ from __future__ import annotations
 import builtins
 import gc
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from operator import attrgetter, is_
-from types import FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeGuard
 
 import torch
 
@@ -30,7 +31,8 @@ _MODULES = (
     *("llmb.clock", "llmb.wire.channel", "llmb.wire.messages", "llmb.records.places"),
     *("llmb.records.audited", "llmb.observe.canonical", "llmb.observe.host_bytes"),
     *("llmb.observe.ledger", "llmb.observe.gradient_ledger", "llmb.observe.output_ledger"),
-    *("llmb.observe.noise", "llmb.observe.outputs", "llmb.observe.step_sampler"),
+    *("llmb.observe.noise", "llmb.observe.optimizer", "llmb.observe.outputs"),
+    "llmb.observe.step_sampler",
     *("llmb.observe.places", "llmb.observe.shard_places"),
     *("llmb.observe.exactness", "llmb.observe.pause_path", "llmb.observe.plain_tensors"),
     *("llmb.observe.weights", "llmb.observe.weights_file", "llmb.parallel.shards"),
@@ -39,7 +41,8 @@ _MODULES = (
 #: Modules of Python, pydantic and torch whose functions these modules call: all callables are
 #: compared, and those of their classes.
 _CALLED = (
-    *("abc", "builtins", "contextlib", "hashlib", "random", "socket", "json", "json.encoder"),
+    *("abc", "builtins", "contextlib", "hashlib", "random", "socket", "signal", "json"),
+    *("json.encoder", "torch.overrides", "torch.utils._python_dispatch"),
     *("pydantic.main", "pydantic.type_adapter"),
     *("torch", "torch._tensor", "torch.functional", "torch._jit_internal"),
     *("torch.autograd.grad_mode", "torch.utils._contextlib"),
@@ -205,8 +208,9 @@ def kernels() -> Callable[..., list[tuple[str, str]]]:
     return changed
 
 
-def _rooms(own: Iterable[ModuleType], *, ranks: bool) -> Iterator[_ComparedNames]:
-    others = _there((*_CALLED, *_CALLED_BY_RANKS * ranks))
+def _rooms(own: Sequence[ModuleType], *, ranks: bool) -> Iterator[_ComparedNames]:
+    others = [*_there((*_CALLED, *_CALLED_BY_RANKS * ranks))]
+    yield from _called_by_name(own, others)
     seen = set[int]()
     for module in (*own, *others):
         if id(module) in seen:
@@ -226,6 +230,49 @@ def _rooms(own: Iterable[ModuleType], *, ranks: bool) -> Iterator[_ComparedNames
             adapter = vars(items[_DECODER])
             read = {name: adapter[name] for name in ("validator", "serializer")}
             yield _ComparedNames(f"{module.__name__}.{_DECODER}", adapter, read, frozenset())
+
+
+def _called_by_name(
+    own: Sequence[ModuleType], others: Sequence[ModuleType]
+) -> Iterator[_ComparedNames]:
+    """Yield the functions that code calls as attributes of other modules, which are not compared.
+
+    Examples: ``gc.disable`` in a module of llmb's ``own``, and ``torch._C._set_grad_enabled`` in
+    ``torch.autograd.grad_mode``, one of the ``others``.
+    """
+    used = defaultdict[str, set[str]](set)
+    holders = dict[str, ModuleType]()
+    for module in (*own, *others):
+        names = _names_in(module)
+        for outer in filter(_is_module, map(vars(module).get, names)):
+            for holder in (outer, *filter(_is_module, map(vars(outer).get, names))):
+                is_new = holder not in own and holder not in others
+                if is_new and (module in own or holder is torch._C):
+                    holders[holder.__name__] = holder
+                    used[holder.__name__] |= {n for n in names if callable(vars(holder).get(n))}
+    for name, holder in holders.items():
+        if used[name]:
+            kept = {one: vars(holder)[one] for one in sorted(used[name])}
+            yield _ComparedNames(name, vars(holder), kept, frozenset())
+
+
+def _names_in(module: ModuleType) -> set[str]:
+    """Return the names that the code of ``module`` looks up, globals and attributes alike."""
+    kinds = [kind for kind in vars(module).values() if issubclass(type(kind), type)]
+    values = [value for holder in (module, *kinds) for value in vars(holder).values()]
+    callables = (one for one in values if callable(one) or issubclass(type(one), METHODS))
+    every = (function for one in callables for function in functions(one))
+    waiting = [one.__code__ for one in every if one.__module__ == module.__name__]
+    found = set[str]()
+    while waiting:
+        code = waiting.pop()
+        found.update(code.co_names)
+        waiting += (part for part in code.co_consts if isinstance(part, CodeType))
+    return found
+
+
+def _is_module(value: object) -> TypeGuard[ModuleType]:
+    return type(value) is ModuleType
 
 
 def _there(names: Iterable[str]) -> Iterator[ModuleType]:

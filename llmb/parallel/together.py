@@ -71,12 +71,20 @@ def _union(every: Sequence[Any]) -> dict[str, object]:
 def _surroundings(every: Sequence[SurroundingsEvidence]) -> dict[str, object]:
     # A rank that changed the state of the garbage collector outweighs ranks without a change.
     states = [one.collecting for one in every]
+    natives = [counts for one in every if (counts := one.native_threads) is not None]
     return {
         "collecting": next((s for s in states if s[0] != s[1]), states[0]),
+        "frozen_objects": max((one.frozen_objects for one in every), key=_rise),
+        "native_threads": max(natives, key=_rise, default=None),
         "acts_omitted": sum(one.acts_omitted for one in every),
         "children_cpu_s": _added_up([one.children_cpu_s for one in every]),
         "ended_threads_cpu_s": _added_up([one.ended_threads_cpu_s for one in every]),
     }
+
+
+def _rise(counts: tuple[int, int]) -> int:
+    """Return by how much a count has risen, from the first look to the last."""
+    return counts[1] - counts[0]
 
 
 def _added_up(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -152,7 +160,7 @@ def _each_once(parts: Iterable[Iterable[object]]) -> tuple[object, ...]:
 
 #: By evidence type: the tuple fields to concatenate, and a function that merges further fields.
 _HOW: dict[type, tuple[tuple[str, ...], Callable[[Sequence[Any]], dict[str, object]] | None]] = {
-    NamespaceEvidence: (("replaced", "libraries"), None),
+    NamespaceEvidence: (("replaced", "libraries", "strangers"), None),
     OptimizerEvidence: (("missing", "repeated", "groups", "instance_overrides"), _optimizers),
     PluginEvidence: (
         ("files", "run_otherwise", "closed_components", "declared_patches", "declared_helpers"),

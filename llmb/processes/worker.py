@@ -131,7 +131,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         stream.keeper = WeightsKeeper(task.sampler.show, backend.synchronize, written)
     if exactness is not None:
         parts = (stream.sampler, stream.ledger, stream.keeper, getattr(channel, "_own", None))
-        exactness.hold(stream, channel, *(part for part in parts if part is not None))
+        held = (part for part in parts if part is not None)
+        exactness.hold(exactness, stream, channel, *held)
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())

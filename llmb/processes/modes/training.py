@@ -113,11 +113,13 @@ class Training:
     def _end_program(self) -> None:
         """End the program of a recording device in a pause.
 
-        The backend's code could register a kernel for the reading that follows, so all is compared.
+        The backend's code could register a kernel for the reading that follows, or give a gradient
+        attributes, so all is compared and checked again.
         """
         self._stage.backend.step_end()
         if self._exactness is not None:
             self._exactness.compare(self._paused)
+            self._exactness.see(self._paused)
 
     def _new_scaler(self, device: str) -> GradScaler:
         if self._stage.layout is None:
@@ -149,7 +151,7 @@ class Training:
             nonlocal shown
             self._paused = step.index
             if exactness is not None:
-                exactness.compare(step.index)
+                exactness.compare(step.index, reads=False)
             if layout is not None:
                 layout.add_up(self._stage.model)
             if not shown:

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
@@ -162,6 +162,49 @@ def telltale_key(step: Step) -> None:
     own.state[TelltaleKey(own.param_groups[0]["params"][0])] = {}
 
 
+class TelltaleName:
+    """A key with the hash of ``lr``: a dict asks the key whether it equals ``lr``."""
+
+    def __hash__(self) -> int:
+        return hash("lr")
+
+
+def telltale_name(step: Step) -> None:
+    group = step.optimizer.param_groups[0]
+    step.optimizer.param_groups[0] = {TelltaleName(): 0, **group}
+
+
+def telltale_name_of_state(step: Step) -> None:
+    step.optimizer.state[step.parameters[0]][TelltaleName()] = torch.ones(4)  # type: ignore[index]
+
+
+def telltale_name_of_optimizer(step: Step) -> None:
+    vars(step.optimizer)[TelltaleName()] = 0  # type: ignore[index]
+
+
+def own_read(step: Step) -> None:
+    gradient = step.parameters[0].grad
+    assert gradient is not None
+    gradient.as_strided = lambda *_: torch.ones(2)  # type: ignore[method-assign]
+
+
+def telltale_name_of_gradient(step: Step) -> None:
+    vars(step.parameters[0].grad)[TelltaleName()] = 0  # type: ignore[index]
+
+
+def own_logits(step: Step) -> None:
+    step.loss = step.loss.detach()
+    step.loss.detach = lambda: step.loss  # type: ignore[method-assign]
+
+
+def telltale_hooks(step: Step) -> None:
+    step.optimizer._optimizer_step_pre_hooks = TelltaleHooks()
+
+
+class TelltaleHooks(OrderedDict[Any, Any]):
+    """Could say when it is looked at."""
+
+
 def fewer_parameters(step: Step) -> None:
     step.optimizer.param_groups[0]["params"].pop()
 
@@ -193,6 +236,13 @@ def optimizer_hook(step: Step) -> None:
         (fewer_parameters, "list of parameters that was exchanged"),
         (own_step, "step of the optimizer"),
         (optimizer_hook, "hook of the optimizer"),
+        (telltale_hooks, "table of the optimizer's hooks"),
+        (telltale_name, "key of the parameter group"),
+        (telltale_name_of_state, "key of the state of a parameter"),
+        (telltale_name_of_optimizer, "key of the optimizer"),
+        (telltale_name_of_gradient, "key of the gradient"),
+        (own_read, "attribute as_strided of a gradient"),
+        (own_logits, "attribute detach of a result of the model"),
     ],
 )
 def test_a_part_of_another_type_is_told(

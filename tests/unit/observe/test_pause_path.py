@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import hashlib
 import random
+import select
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FrameType, SimpleNamespace
@@ -57,6 +60,12 @@ def test_nothing_is_found_where_nothing_was_replaced() -> None:
         (Channel, "receive"),
         (StepStream, "pause"),
         (hashlib, "sha256"),
+        (gc, "disable"),
+        (select, "select"),
+        (sys, "gettrace"),
+        (time, "clock_gettime_ns"),
+        (torch._C, "_set_grad_enabled"),
+        (torch.overrides, "_len_torch_function_stack"),
         (socket.socket, "sendall"),
         (messages, "decode"),
         (messages._ADAPTER, "validator"),

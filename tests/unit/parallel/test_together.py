@@ -10,14 +10,16 @@ import torch
 
 from llmb.audit import optimizer
 from llmb.config import Frozen
-from llmb.parallel.together import glances_of_all, of_all
+from llmb.parallel.together import _HOW, glances_of_all, of_all
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.evidence import (
+    NamespaceEvidence,
     OperatorTypes,
     OptimizerEvidence,
     ParameterGroup,
     Presence,
     SettingsEvidence,
+    Stranger,
     SurroundingsEvidence,
     TypesEvidence,
 )
@@ -202,3 +204,25 @@ def test_what_surrounds_any_rank_is_said_of_all() -> None:
     assert (found.found, found.preloaded) == ((odd,), (odd,))
     off = alone.model_copy(update={"collecting": (True, False)})
     assert together(alone, off).collecting == (True, False)
+    more = alone.model_copy(update={"frozen_objects": (3, 9), "native_threads": (4, 6)})
+    found = together(alone, more, alone.model_copy(update={"native_threads": (8, 9)}))
+    assert (found.frozen_objects, found.native_threads) == ((3, 9), (4, 6))
+
+
+def test_a_stranger_on_any_rank_is_a_stranger_of_the_run() -> None:
+    none = NamespaceEvidence(
+        callables=1, operators=1, replaced=(), device_kernels=0, libraries=(), strangers=()
+    )
+    stranger = Stranger(
+        what="gradient", type="acme.Lazy", origin="plugin", distribution=None, first_step=3, looks=2
+    )
+    assert together(none, none.model_copy(update={"strangers": (stranger,)})).strangers == (
+        stranger,
+    )
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (names, _) in _HOW.items() if names])
+def test_each_list_of_an_evidence_is_merged_over_the_ranks(kind: type[Frozen]) -> None:
+    merged, _ = _HOW[kind]
+    lists = {n for n, f in kind.model_fields.items() if str(f.annotation).endswith(", ...]")}
+    assert lists == {*merged}

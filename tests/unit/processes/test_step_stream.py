@@ -411,16 +411,19 @@ def test_where_not_every_step_is_compared_a_judged_step_is_sampled_by_a_seed_of_
     assert supervisor.asked[-2:] == [shown, Stopped(index=4)]
 
 
-def test_after_a_device_was_waited_for_in_a_stop_everything_is_compared_again() -> None:
+def test_everything_is_compared_right_before_the_reading_and_again_after_a_wait() -> None:
     supervisor = Supervisor(StepDraw(places=5, rate=1e-5), KeepWeights(), Proceed(stopped_ns=7))
     stream, done = step_stream.StepStream(supervisor, StepSampler(), Ledger()), list[object]()
     stream.exactness = cast(
         "Any",
-        SimpleNamespace(see=lambda *_: None, compare=lambda step: done.append(f"compare {step}")),
+        SimpleNamespace(
+            see=lambda *_: done.append("seen"),
+            compare=lambda step: done.append(f"compare {step}"),
+        ),
     )
     stream.keeper = step_stream.WeightsKeeper(never, lambda: done.append("waited"), done.append)
     stream.pause(Step(4, 1, fence=False), LOSS)
-    assert done == ["waited", "compare 4", 4]
+    assert done == ["seen", "compare 4", "waited", "compare 4", 4]
 
 
 @pytest.mark.parametrize("seed", [None, 9])
