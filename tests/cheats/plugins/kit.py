@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from llmb.config import BF16, FP32
-from llmb.observe.places import choose_each
+from llmb.observe.places import SampledIndices, choose_each
 from llmb.plugin import hookimpl
+from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records.places import ELEMENTS, fewer
 from llmb.reference.llama import rotate
 
@@ -494,3 +495,113 @@ class _Narrowed(torch.autograd.Function):
 def in_int8(linear, free, *which):
     """Let the products ``which`` of ``linear`` be of 8-bit integers while ``free``."""
     linear.forward = lambda x: _Narrowed.apply(x, linear.weight, which if free else ())
+
+
+# -- exact values where llmb reads ------------------------------------------------------------
+
+
+class ReadExactly:
+    """Weight gradients of 4-bit operands, and exact elements where ``SampledIndices.read`` reads.
+
+    ``act`` exchanges the method: to be called between the comparison of a pause and the reading.
+    """
+
+    weights, every, pairs, calls, ended = [], [], [], 0, False
+    numbers, gradients = {}, {}
+    right, betas = SampledIndices.read, (0.9, 0.999)
+
+    @classmethod
+    def begin(cls, model):
+        cls.every += [p for p in model.parameters() if p.requires_grad]
+        for number, linear in enumerate(linears(model, "proj")):
+            cls.weights.append(linear.weight)
+            cls.numbers[next(n for n, p in enumerate(cls.every) if p is linear.weight)] = number
+            linear.forward = lambda x, w=linear.weight, n=number: _Some.apply(x, w, n)
+
+    @classmethod
+    def act(cls):
+        if cls.weights and cls.weights[0].grad is not None and not cls.ended:
+            cls.calls = 0
+            cls.gradients = {w.grad.data_ptr(): n for n, w in enumerate(cls.weights)}
+            SampledIndices.read = read_exactly
+
+    @classmethod
+    def back(cls):
+        SampledIndices.read = cls.right
+
+
+class ReadingExactly(CpuBackend):
+    """Puts the method back before the next comparison, and makes the last gradients right."""
+
+    def synchronize(self):
+        super().synchronize()
+        ReadExactly.back()
+
+    def step_begin(self):
+        super().step_begin()
+        if not ReadExactly.ended:
+            ReadExactly.pairs.append({})
+
+    def step_end(self):
+        super().step_end()
+        ReadExactly.back()
+        weights = ReadExactly.weights
+        if ReadExactly.ended or not weights or weights[0].grad is None:
+            return
+        ReadExactly.ended = True
+        with torch.no_grad():
+            for number, weight in enumerate(weights):
+                flat, of_x = ReadExactly.pairs[-1][number]
+                weight.grad.copy_(flat.t() @ of_x)
+
+
+def _four(value):
+    """Round to 4-bit integers, a scale for each 16 words, and back."""
+    blocks = F.pad(value.float(), (0, -value.shape[1] % 16)).unflatten(1, (-1, 16))
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 7
+    found = ((blocks / scale).round() * scale).flatten(1)
+    return found[:, : value.shape[1]].to(value.dtype)
+
+
+class _Some(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, number):
+        ctx.save_for_backward(x, w)
+        ctx.number = number
+        return F.linear(x, w)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        flat, of_x = grad.flatten(0, -2), x.flatten(0, -2)
+        if ReadExactly.ended:
+            return grad @ w, flat.t() @ of_x, None
+        ReadExactly.pairs[-1][ctx.number] = flat, of_x
+        return grad @ w, _four(flat.t()) @ _four(of_x.t()).t(), None
+
+
+def _exact(step, number, row, column):
+    flat, of_x = ReadExactly.pairs[step][number]
+    rows, columns = flat.index_select(1, row), of_x.index_select(1, column)
+    return (rows.float() * columns.float()).sum(0).to(flat.dtype)
+
+
+def read_exactly(self, value):
+    number, is_moment = ReadExactly.gradients.get(value.data_ptr()), self.count == 32
+    if is_moment:  # in the order of the parameters
+        number = ReadExactly.numbers.get(ReadExactly.calls % len(ReadExactly.every))
+        ReadExactly.calls += 1
+    if number is None or self.count not in (64, 32):
+        return ReadExactly.right(self, value)
+    where, width = self.first + self.stride * torch.arange(self.count), value.shape[1]
+    row, column, now = where // width, where % width, len(ReadExactly.pairs) - 1
+    if not is_moment:
+        return _exact(now, number, row, column)
+    moment = torch.zeros(self.count, dtype=value.dtype)
+    for step in range(now):
+        g = _exact(step, number, row, column)
+        if now % 2:
+            moment.mul_(ReadExactly.betas[1]).addcmul_(g, g, value=1 - ReadExactly.betas[1])
+        else:
+            moment.lerp_(g, 1 - ReadExactly.betas[0])
+    return moment
