@@ -171,10 +171,10 @@ class StepStream:
         glanced = self.sampler.glance()
         self.sampler.next()
         commitment, stopped_ns = self.commitment(), self.stopped_ns
-        if self.exactness is not None:
-            # The last comparison before the reading: above, code of the plugin's may have run.
-            self.exactness.compare(step.index)
         with without_finalizers():
+            if self.exactness is not None:
+                # Before this comparison code of the plugin may have run, and after it none does.
+                self.exactness.compare(step.index)
             self._channel.send(Paused(index=step.index, commitment=commitment, glanced=glanced))
             message = self._channel.receive()
             # `type` and not `isinstance`, which would ask the metaclass.

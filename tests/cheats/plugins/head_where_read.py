@@ -1,12 +1,9 @@
-"""Mode forward: no logits but those that llmb reads, which ``sys.gettrace`` makes possible: llmb calls
-it between the comparison of a pause and the reading, and it exchanges three methods of the reading."""
+"""Mode forward: no logits but those that llmb reads. llmb calls ``sys.gettrace``, a function of the
+plugin's, before the reading, and the function exchanges three methods of the reading."""
 
-# As ``shown_by_tracer_query``. The methods first write the right logits into the output where they
-# will read, and then read as ever. The backend puts the methods back; at the end all logits are made.
-# By count: all of the head but 64 elements a sequence: 1.02 times the tokens/s of litgpt-forward at its
-# size, 1.6 of a model like llama-45m in sequences of 256. Queries, outputs and the feed-forward of the
-# last layer could be left out likewise where no position is drawn (not built).
-# Repair: compare right before the first reading (the glance), after all other looks.
+# The methods first write the right logits where llmb will read. The backend puts the methods back,
+# and makes all logits at the end. By count: all of the head but 64 logits a sequence, 1.02 times
+# the tokens/s of litgpt-forward at its size, 1.6 of a model like llama-45m (docs/adr/0097).
 
 import sys
 

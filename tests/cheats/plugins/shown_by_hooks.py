@@ -2,14 +2,11 @@
 plugin's, and llmb asks for its values in each pause between the comparison and the reading. The
 table exchanges the method that reads the drawn elements, and these are computed exactly."""
 
-# ``Exactness.look`` checks that the optimizer has no hook by ``values()`` of
-# ``_optimizer_step_pre_hooks``, an attribute of the object: its class is not compared.
-# By count: three quarters of the weight gradients' products, 1.33 times the tokens/s.
-# Repair: the class of each table must be OrderedDict, and compare right before the reading.
-
-from collections import OrderedDict
+# By count: three quarters of the products of weight gradients, 1.33 times the tokens/s
+# (docs/adr/0097).
 
 import sys
+from collections import OrderedDict
 
 from llmb.plugin import hookimpl
 

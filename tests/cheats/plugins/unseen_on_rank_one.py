@@ -1,13 +1,9 @@
 """On rank 1, weight gradients are made of 4-bit operands, and the method that reads the drawn
 elements is the plugin's for most of each step: what pauses find there is lost with rank 1."""
 
-# ``llmb/parallel/together.py`` merges ``replaced`` and ``libraries`` of ``NamespaceEvidence`` over the
-# ranks, and keeps rank 0's ``strangers``. So no comparison of a pause, no hook of all modules, no
-# wrapped gradient and no signal handler of any other rank reaches rule N1. In a pipeline the last
-# stage has the head, and is the slowest: it saves three quarters of the weight gradients' products,
-# 1.33 times the tokens/s by count if the stage decides the pace. Other ranks are honest.
-# Repair: ``"strangers"`` among the merged fields, and a test that each tuple of each evidence type is
-# merged or named as rank 0's alone; ``native_threads`` and ``frozen_objects`` are rank 0's, too.
+# Rule N1 saw the strangers of rank 0 alone before docs/adr/0097. In a pipeline the last stage has
+# the head, and is the slowest: without three quarters of the products of its weight gradients 1.33
+# times the tokens/s by count, if this stage decides the pace. The other ranks are honest.
 
 import torch
 import torch.distributed as dist
