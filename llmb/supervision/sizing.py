@@ -72,7 +72,7 @@ def choose(offer: Offer, request: RunRequest, settle: Settle) -> Sized:
         LlmbError: not even the smallest size fits, or the request cannot be run in any size.
     """
     assert request.within_s is not None
-    fitting = list(_fitting(offer, request))
+    fitting = _ranked(list(_fitting(offer, request)), request)
     if not can_be_estimated(fitting[0], request):
         return Sized(
             fitting[0],
@@ -114,6 +114,18 @@ def _fitting(offer: Offer, request: RunRequest) -> Iterator[RunConfig]:
                 smallest = error
     if not found and smallest is not None:
         raise NotEnoughMemoryError(f"no official size fits, not even the smallest: {smallest}")
+
+
+def _ranked(fitting: list[RunConfig], request: RunRequest) -> list[RunConfig]:
+    """Return ``fitting`` without debug runs of a format that the user did not name.
+
+    Training in FP16 without a loss scale is a debug run, and estimated to end soonest on some
+    processors. A plugin that offers no other format keeps this format.
+    """
+    if request.precision is not None:
+        return fitting
+    kept = [one for one in fitting if one.mode is not Mode.TRAIN or not one.precision.underflows]
+    return kept or fitting
 
 
 def _measured(configs: Sequence[RunConfig], settle: Settle) -> tuple[Rates, float]:

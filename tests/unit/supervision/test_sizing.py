@@ -88,6 +88,19 @@ def test_where_none_ends_in_time_the_soonest_is_run_and_that_is_said(
     assert "none of which ends within 10 min" in sized.notes[0]
 
 
+@pytest.mark.parametrize("within_s", [1.0, 60.0, 300.0, 600.0, 1200.0, 3600.0])
+def test_fp16_without_a_loss_scale_a_debug_run_is_taken_only_if_it_is_named_or_alone(
+    monkeypatch: pytest.MonkeyPatch, within_s: float
+) -> None:
+    def taken(offered: Offer, **asked: Any) -> str:
+        sized = chosen(monkeypatch, offered, OLD, within_s=within_s, **asked)
+        return sized.config.precision.name
+
+    assert taken(OLD_CPU) != "FP16"
+    assert taken(OLD_CPU, precision="FP16") == "FP16"
+    assert taken(OLD_CPU.model_copy(update={"precisions": (WIDE[1],)})) == "FP16"
+
+
 def test_a_format_that_was_asked_for_is_kept_and_memory_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
