@@ -34,7 +34,7 @@ def command(name: str, directory: Path | None) -> None:
         click.echo(f"  {path}")
     click.echo(
         "\nNext:\n"
-        f"  pip install -e {quote(f'{folder}[test]')}\n"
+        f"  pip install -e {quote(f'{folder}[dev]')}\n"
         f"  llmb run --plugin {name} --preset debug\n"
         f"  pytest {quote(str(folder))}\n"
         f"The same checks without pytest: llmb plugin check {name}"

@@ -135,6 +135,8 @@ def command(
     owners = listed_owners([folder] if folder else ())
     add_standings(results, add_clashes(results, paths, sound), owners)
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
+    if not results and not bad_indexes:
+        raise click.UsageError(f"--all {folder}: no bundle (a folder with MANIFEST.json) is there")
     if as_json:
         click.echo(json.dumps([*results, *bad_indexes], indent=1))
     else:

@@ -40,15 +40,27 @@ from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
 from llmb.reference.train_loop import Step, StepDone, train_loop
 
+#: Class of ``torch._dynamo.exc``, a module that only runs with a compiler need.
+_COMPILED_TOO_OFTEN = "FailOnRecompileLimitHit"
+
 
 def _of_losses(steps: Iterator[StepDone]) -> Iterator[StepDone]:
     """Yield the steps of a train loop.
 
     Raises:
-        RunFailedError: the model returned another object than its loss.
+        RunFailedError: the model returned another object than its loss, or torch compiled the step
+            anew too often.
     """
     try:
         yield from steps
+    except Exception as error:
+        if type(error).__name__ != _COMPILED_TOO_OFTEN:
+            raise
+        raise RunFailedError(
+            "torch.compile compiled the model anew in too many steps: a Python value that changes, "
+            "such as a counter in a module, takes part in forward; keep the value out of forward, "
+            "or use --executor eager"
+        ) from error
     except AttributeError as error:
         if error.name != "backward" or isinstance(error.obj, Tensor):
             raise
