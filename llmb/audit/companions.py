@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from llmb.records.evidence import Act, SurroundingsEvidence, ThreadSeen
-from llmb.records.run_record import DeclaredHelper, RepeatTiming
+from llmb.records.run_record import COMPILATIONS_COUNTED, DeclaredHelper, RepeatTiming
 
 #: Events that reading a device's gauges may cause: loading a library, running a vendor's program
 #: such as a monitoring tool, starting a thread.
@@ -114,10 +114,14 @@ def _unseen_faults(evidence: SurroundingsEvidence, timing: RepeatTiming) -> Iter
 
 
 def _compiled(timing: RepeatTiming) -> bool:
-    """Tell whether a program was compiled in the window: compilers run processes of their own."""
+    """Tell whether a program was compiled in the window: compilers run processes of their own.
+
+    By llmb's own count of torch's and thunder's programs: what the plugin's telemetry says excuses
+    no process of the plugin.
+    """
     counts = dict(zip(timing.fence_steps, timing.telemetry, strict=False))
-    start = counts.get(timing.warmup_steps, {}).get("compilations", 0.0)
-    stop = counts.get(timing.warmup_steps + timing.timed_steps, {}).get("compilations", 0.0)
+    start = counts.get(timing.warmup_steps, {}).get(COMPILATIONS_COUNTED, 0.0)
+    stop = counts.get(timing.warmup_steps + timing.timed_steps, {}).get(COMPILATIONS_COUNTED, 0.0)
     return stop > start
 
 

@@ -408,7 +408,18 @@ def _is_import(frame: FrameType | None) -> bool:
 
 
 def _is_memory(path: object) -> bool:
-    """Tell whether ``path`` is the memory of a process, such as ``/proc/self/mem``."""
+    """Tell whether ``path`` is the memory of a process, such as ``/proc/self/mem``.
+
+    A relative path counts by its name alone: the event names no folder that it is relative to.
+    Nor may a link hide the file. Example: ``os.open("mem", 0, dir_fd=...)``.
+    """
     if isinstance(path, bytes):
-        return path.startswith(b"/proc/") and path.endswith(b"/mem")
-    return isinstance(path, str) and path.startswith("/proc/") and path.endswith("/mem")
+        path = os.fsdecode(path)
+    if not isinstance(path, str):
+        return False
+    if os.path.basename(path) != "mem" and not os.path.islink(path):
+        return False
+    if not os.path.isabs(path) and os.path.basename(path) == "mem":
+        return True
+    real = os.path.realpath(path)
+    return real.startswith("/proc/") and real.endswith("/mem")

@@ -24,6 +24,7 @@ from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.manager import Plugin
 from llmb.records import audited
+from llmb.records.run_record import COMPILATIONS_COUNTED
 from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, StepDone
@@ -370,9 +371,19 @@ def readings(steps: int, plugin: Plugin, backend: Backend, told: FencePayload) -
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
         energy_scope=energy.scope if energy else None,
-        telemetry={
-            **compilations.torchs_own(),
-            **told.compilations,
-            **plugin.telemetry(backend),
-        },
+        telemetry=_telemetry(plugin, backend, told),
     )
+
+
+def _telemetry(plugin: Plugin, backend: Backend, told: FencePayload) -> dict[str, float]:
+    """Return the plugin's readings beside llmb's own count of compiled programs.
+
+    The count appears twice: a plugin may replace ``compilations``, which only warns. Rule N2 reads
+    the second.
+    """
+    own = {**compilations.torchs_own(), **told.compilations}
+    readings = {**own, **plugin.telemetry(backend)}
+    readings.pop(COMPILATIONS_COUNTED, None)
+    if own:
+        readings[COMPILATIONS_COUNTED] = own["compilations"]
+    return readings

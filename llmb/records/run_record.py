@@ -52,6 +52,9 @@ RunClass = Literal["official", "debug"]
 StepClock = Literal["host", "device", "enqueue"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+#: llmb's own count of compiled programs, among the readings of a fence; never the plugin's.
+COMPILATIONS_COUNTED = "compilations_counted"
+
 
 class WorkloadFacts(Frozen):
     """The workload of the run: model, size, tokens and optimizer."""

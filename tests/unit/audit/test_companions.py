@@ -10,7 +10,7 @@ from llmb.audit import companions
 from llmb.audit.surroundings import finding
 from llmb.records.evidence import Act, Presence, SurroundingsEvidence, ThreadSeen
 from llmb.records.finding import Status
-from llmb.records.run_record import DeclaredHelper, RepeatTiming
+from llmb.records.run_record import COMPILATIONS_COUNTED, DeclaredHelper, RepeatTiming
 from tests.unit.builders_runtime import timing
 
 #: START after 2 steps, a fence every 10 steps, STOP after 52.
@@ -137,9 +137,15 @@ def test_cpu_time_of_children_before_start_is_none() -> None:
 
 
 def test_a_compiler_may_have_children() -> None:
-    readings = [{"compilations": 1.0}] * 5 + [{"compilations": 2.0}]
+    readings = [{COMPILATIONS_COUNTED: 1.0}] * 5 + [{COMPILATIONS_COUNTED: 2.0}]
     times = timing(telemetry=tuple(readings))
     assert faults(times=times, children_cpu_s={2: 0.0, 52: 3.0}) == []
+
+
+def test_a_plugin_that_tells_of_a_compiler_excuses_no_child() -> None:
+    readings = [{"compilations": 1.0}] * 5 + [{"compilations": 2.0}]
+    times = timing(telemetry=tuple(readings))
+    assert len(faults(times=times, children_cpu_s={2: 0.0, 52: 3.0})) == 1
 
 
 def test_a_declared_thread_that_is_there_at_the_end_is_no_stranger() -> None:

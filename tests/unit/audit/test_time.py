@@ -42,6 +42,13 @@ def test_a_busy_host_explains_no_more_and_is_named(off_by_ns: int) -> None:
     assert "load 9.0 on 4 cores before the run" in found.message
 
 
+@pytest.mark.parametrize("name", ["throttled", "compilations"])
+def test_what_the_plugin_tells_of_its_device_moves_no_limit(name: str) -> None:
+    told = tuple({name: float(n)} for n in range(len(HONEST.fence_steps)))
+    late = with_worker_clock(35_000_000).model_copy(update={"telemetry": told})
+    assert time.judge_clocks([late], QUIET).status is Status.FAIL
+
+
 SHORT = timing([1000], cpu_s=4.0)
 
 

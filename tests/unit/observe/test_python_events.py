@@ -20,7 +20,7 @@ from llmb.observe.python_events import BEFORE, PythonEvents
 from llmb.records.evidence import Act, Origin
 
 SOURCE = """
-import bdb, ctypes, gc, inspect, logging, subprocess, sys, threading, traceback, os
+import bdb, ctypes, gc, inspect, logging, subprocess, sys, tempfile, threading, traceback, os
 from collections import namedtuple
 from torch._jit_internal import createResolutionCallbackFromFrame
 
@@ -48,6 +48,16 @@ def thread(): start(threading.Thread(target=int))
 def start(thread): thread.start(); thread.join(); return thread
 def address(): ctypes.addressof(ctypes.c_int())
 def memory(): open("/proc/self/mem", "rb").close()
+def memory_by_two_slashes(): open("//proc/self/mem", "rb").close()
+def memory_roundabout(): open(b"/dev/../proc/self/mem", "rb").close()
+def memory_in_a_folder():
+    folder = os.open("/proc/self", os.O_RDONLY)
+    os.close(os.open("mem", os.O_RDONLY, dir_fd=folder))
+    os.close(folder)
+def memory_by_a_link():
+    folder = tempfile.mkdtemp()
+    os.symlink("/proc/self/mem", folder + "/data")
+    open(folder + "/data", "rb").close()
 def in_a_string(): exec("sys._getframe()")
 def compiled(text, file): exec(compile(text, file, "exec"), globals()); return look
 def built(text, file):
@@ -126,6 +136,10 @@ def heard(
         ("fork", "os.fork"),
         ("address", "ctypes.addressof"),
         ("memory", "open of a process's memory"),
+        ("memory_by_two_slashes", "open of a process's memory"),
+        ("memory_roundabout", "open of a process's memory"),
+        ("memory_in_a_folder", "open of a process's memory"),
+        ("memory_by_a_link", "open of a process's memory"),
     ],
 )
 def test_an_act_of_the_plugins_is_heard_of_with_its_line(plugin: Any, act: str, event: str) -> None:

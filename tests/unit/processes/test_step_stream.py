@@ -20,6 +20,7 @@ from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import step_stream
+from llmb.records.run_record import COMPILATIONS_COUNTED
 from llmb.reference.data import random_tokens
 from llmb.reference.train_loop import Step, StepDone
 from llmb.wire.messages import (
@@ -80,8 +81,20 @@ def test_readings_are_the_plugins_and_torchs_own_count(
 ) -> None:
     monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
     found = readings_of({"power_w": 690.0})
-    assert found.telemetry == {"compilations": 4.0, "power_w": 690.0}
+    assert found.telemetry == {
+        "compilations": 4.0,
+        "power_w": 690.0,
+        COMPILATIONS_COUNTED: 4.0,
+    }
     assert found.steps == 5
+
+
+def test_a_plugin_cannot_change_llmbs_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    forged = {"compilations": 9.0, COMPILATIONS_COUNTED: 9.0}
+    monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
+    assert readings_of(forged).telemetry == {"compilations": 9.0, COMPILATIONS_COUNTED: 4.0}
+    monkeypatch.setattr(compilations, "torchs_own", dict)
+    assert readings_of(forged).telemetry == {"compilations": 9.0}
 
 
 def test_a_fence_carries_the_loss_and_what_the_stream_counted() -> None:
@@ -117,7 +130,8 @@ def test_a_plugin_that_counts_compilations_itself_knows_better_than_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
-    assert readings_of({"compilations": 9.0}).telemetry == {"compilations": 9.0}
+    found = readings_of({"compilations": 9.0}).telemetry
+    assert found == {"compilations": 9.0, COMPILATIONS_COUNTED: 4.0}
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
