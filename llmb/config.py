@@ -71,12 +71,19 @@ GenerateScope = Literal["model", "step"]
 class AuditMode(str, Enum):
     """How closely a run is audited; a rule that was left out never counts as passed."""
 
-    #: Every rule.
+    #: Every rule, and rule L1 repeats every step, however long that takes.
+    COMPLETE = "complete"
+    #: Every rule. Rule L1 repeats a drawn share of the steps if all would take over two minutes.
     FULL = "full"
     #: Every blocking rule; no census of types, no borders of narrower formats.
     QUICK = "quick"
     #: Only the evidence that every run records: a debug run.
     OFF = "off"
+
+    @property
+    def has_census(self) -> bool:
+        """Whether types are counted, and the borders of narrower formats measured."""
+        return self in (AuditMode.COMPLETE, AuditMode.FULL)
 
 
 class Frozen(BaseModel):

@@ -29,7 +29,7 @@ def run(
     within: str | float | None = None,
     repeats: int | None = None,
     nproc: int | None = None,
-    audit: Literal["quick", "full", "off"] | None = None,
+    audit: Literal["quick", "full", "complete", "off"] | None = None,
     output_dir: PathText | None = None,
     progress: bool = False,
     **options: Unpack[RunOptions],

@@ -13,7 +13,7 @@ from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import Evidence, Rule
 from llmb.audit.sums import RoundedSums
-from llmb.config import Mode, Parallelism, Precision, RunConfig, is_cpu
+from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig, is_cpu
 from llmb.inputs.start import starts_sharp
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
@@ -89,6 +89,8 @@ class Facts:
     records_steps: bool = False
     #: The run was asked to use the workload's own learning rate in every step.
     constant_rate: bool = False
+    #: Every step was to be replayed (``--audit complete``).
+    complete: bool = False
     #: The softmax was sharp from the first step. Always False by rules 2.
     sharp_start: bool = False
     #: Version of the rules in force when the run was made.
@@ -120,6 +122,7 @@ def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[
         added_up=record.config.added_up,
         records_steps=record.plugin.lacks.eager_kernels,
         constant_rate=record.config.constant_rate,
+        complete=record.config.audit is AuditMode.COMPLETE,
         sharp_start=record.rules_version != "2" and sharp_of(record.config, record.workload),
         rules_version=record.rules_version if known else RULES_VERSION,
     )
@@ -207,6 +210,7 @@ class Bench:
             constant_rate=self.facts.constant_rate,
             rough=self.why_rough is not None,
             ranks=self.facts.parallelism.world_size,
+            complete=self.facts.complete,
             stamp=self.timing.stamp,
         )
 

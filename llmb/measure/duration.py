@@ -178,22 +178,23 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
     if not _is_replayed(shape, config):
         return 0.0
     # One process replays all replicas in turn.
-    mesh = config.parallelism
-    return replay_s(steps, mesh.replicas * step_s(shape, config, rates), mesh.world_size)
+    mesh, complete = config.parallelism, config.audit is AuditMode.COMPLETE
+    one_s = mesh.replicas * step_s(shape, config, rates)
+    return replay_s(steps, one_s, mesh.world_size, complete=complete)
 
 
-def replay_s(steps: float, one_s: float, ranks: int = 1) -> float:
+def replay_s(steps: float, one_s: float, ranks: int = 1, *, complete: bool = False) -> float:
     """Return the seconds for replaying ``steps`` steps of ``one_s`` seconds, averaged over draws.
 
     The least share of replayed steps is drawn (``Draws.least_replayed``); a replay goes on for
     ``draws.REPLAY_S`` seconds at least. ``one_s`` is the time of all ``ranks`` in one process.
     Example: 58 steps of 1 s take 58 s, 60 steps of 3 s take 133 s, and 80 steps of 10 s take 500 s;
-    of 64 ranks 64 steps of 20 s take 373 s.
+    of 64 ranks 64 steps of 20 s take 373 s. A ``complete`` audit replays all steps.
     """
     steps = min(steps, draws.MOST_STEPS)
     fewest, every_s = draws.fewest_share(ranks), steps * one_s
     surely = max(fewest, draws.REPLAY_S / every_s if every_s else 1.0)
-    if surely >= 1:
+    if surely >= 1 or complete:
         return every_s
     if ranks <= draws.RANKS_OF_A_NODE:
         longer = (1 - surely) / (1 - fewest)  # chance that more than this is drawn

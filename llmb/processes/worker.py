@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from safetensors.torch import save
 
 from llmb import workloads
-from llmb.config import AuditMode, RunConfig
+from llmb.config import RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical, check_dense
@@ -74,7 +74,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
     before = None
     if order.audited and order.only is None:
-        asks, census = (readings.__code__,), config.audit is AuditMode.FULL
+        asks, census = (readings.__code__,), config.audit.has_census
         before = TamperBaseline(
             census=census,
             anew=prepared,

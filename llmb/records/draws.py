@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmb.config import Mode, Parallelism, Precision, RunConfig
+from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig
 from llmb.records.seeds import Stamp, derive, nonce_at
 from llmb.reference.recipe import Optimizer
 
@@ -83,6 +83,8 @@ class Draws:
     rough: bool = False
     #: One process replays the work of all ranks, so of more ranks fewer steps are replayed.
     ranks: int = 1
+    #: Every step is replayed (``--audit complete``).
+    complete: bool = False
     #: Time stamp that is mixed into tokens, sampled indices and audits from ``stamp.first`` on. The
     #: window's place and the learning rates do not depend on the stamp, which comes too late.
     stamp: Stamp | None = None
@@ -102,7 +104,8 @@ class Draws:
         trains = config.mode is Mode.TRAIN
         rough = trains and why_rough(config.precision, dropout=dropout) is not None
         ranks = config.parallelism.world_size
-        return cls(nonce, optimizer, ledger, config.constant_rate, rough, ranks, stamp)
+        complete = config.audit is AuditMode.COMPLETE
+        return cls(nonce, optimizer, ledger, config.constant_rate, rough, ranks, complete, stamp)
 
     @property
     def window(self) -> int:
@@ -145,8 +148,10 @@ class Draws:
 
         Of more than 8 ranks fewer, and each doubling has the same chance. Example: 3 to 65 of 65
         steps of 64 ranks, and 14 or more in every second run. Known only to the supervisor before
-        the stream has ended.
+        the stream has ended. All ``steps`` of a complete audit.
         """
+        if self.complete:
+            return steps
         least = fewest_replayed(steps, self.ranks)
         if self.ranks <= RANKS_OF_A_NODE:
             return least + self._of("replayed") % (steps - least + 1)

@@ -103,7 +103,7 @@ def _always(record: RunRecord, repeat: int) -> list[str]:
         return names
     names += [evidence.NAMESPACE, evidence.SURROUNDINGS, audited.STEPS, audited.STEP_VALUES]
     names += [audited.GRADIENTS, audited.PROBED]
-    names += [evidence.TYPES] * (config.audit is AuditMode.FULL)
+    names += [evidence.TYPES] * config.audit.has_census
     if timing.commitments:
         names += [audited.LEDGER, audited.LEDGER_VALUES]
     return names

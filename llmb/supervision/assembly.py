@@ -165,6 +165,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         added_up=raw.config.added_up,
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
+        complete=raw.config.audit is AuditMode.COMPLETE,
         sharp_start=sharp_of(raw.config, workload),
     )
     judged = _judge(raw, directory, facts)

@@ -19,7 +19,7 @@ from typing import IO, TypeVar
 from pydantic import ValidationError
 
 from llmb import clock, endings, workloads
-from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting, is_cpu
+from llmb.config import Frozen, Mode, RunConfig, idle_waiting, is_cpu
 from llmb.endings import RunPhase, RunProgress
 from llmb.errors import LlmbError, RunFailedError
 from llmb.plugin.builtin import host
@@ -357,7 +357,7 @@ class Examiner:
             own = tuple(name for name in passes if name not in steps_again)
         honest = {
             "passes": own,
-            "borders": self._config.audit is AuditMode.FULL,
+            "borders": self._config.audit.has_census,
             "reference_passes": heavy,
             "library_modules": [m for one in libraries for m in one.modules],
             "rates": self._rates(streamed) if trains else (),

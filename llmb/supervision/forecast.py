@@ -42,7 +42,8 @@ _YOUNG_S, _USUAL_START_S = 20.0, 1.5
 #: Shares of the audit's passes and hashed weights: worker, honest run, reference run.
 _OWN = {RunPhase.EVIDENCE: 0.45, RunPhase.HONEST_RUN: 0.25, RunPhase.REFERENCE: 0.3}
 #: Passes of the audit in steps, where no rate is known: in the declared and in the wider format.
-_OWN_STEPS, _WIDE_STEPS = {AuditMode.QUICK: 22.0, AuditMode.FULL: 26.0}, 6.0
+_OWN_STEPS = {AuditMode.QUICK: 22.0, AuditMode.FULL: 26.0, AuditMode.COMPLETE: 26.0}
+_WIDE_STEPS = 6.0
 #: Seconds of both ceilings, and the trials of a search for the batch size.
 _CEILING_S, _TRIALS = {"official": 13.0, "debug": 1.0}, 6
 #: FLOP/s of a step where nothing is measured yet: of one core, and of an accelerator.
@@ -67,8 +68,9 @@ class ForecastPart:
     fixed_s: float
     #: Work in units of a step.
     steps: float = 0.0
-    #: Steps that the audit replays.
+    #: Steps that the audit replays, all of them or a drawn share.
     replayed: float = 0.0
+    complete: bool = False
 
     def seconds(self, pace: float, step_s: float) -> float:
         """Return the seconds at ``pace``, 2 for twice the fixed seconds, and ``step_s`` a step."""
@@ -76,7 +78,8 @@ class ForecastPart:
 
     def stepping_s(self, step_s: float) -> float:
         """Return the seconds that grow with a step."""
-        return self.steps * step_s + duration.replay_s(self.replayed, step_s)
+        replay_s = duration.replay_s(self.replayed, step_s, complete=self.complete)
+        return self.steps * step_s + replay_s
 
 
 @dataclass
@@ -274,7 +277,8 @@ def _parts(work: _Amounts, unit_s: float) -> tuple[ForecastPart, ...]:
     """Return the parts of a run in order; ``unit_s``: the seconds of a process's start."""
 
     def part(phase: RunPhase, steps: float = 0.0, replayed: float = 0.0) -> ForecastPart:
-        return ForecastPart(phase, _STARTS[phase] * unit_s, steps, replayed)
+        complete = work.audit is AuditMode.COMPLETE
+        return ForecastPart(phase, _STARTS[phase] * unit_s, steps, replayed, complete)
 
     ceiling = part(RunPhase.CEILINGS)
     measuring_s = _CEILING_S["debug" if work.is_debug else "official"] / 2

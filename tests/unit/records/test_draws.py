@@ -18,6 +18,15 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 
 NONCE = "0123456789abcdef" * 2
 DRAWN = Draws(NONCE, OFFICIAL_OPTIMIZER, ledger=True)
+
+
+def test_a_complete_audit_repeats_every_step() -> None:
+    for ranks in (1, 64):
+        drawn = replace(DRAWN, ranks=ranks, complete=True)
+        assert drawn.least_replayed(65) == 65
+        assert set(drawn.recomputed(65)) <= set(range(1, 65))
+
+
 STEEP = Optimizer(lr=1e-3)
 SGD = Optimizer(name="SGD", lr=1e-5)
 
