@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from llmb.audit.bench import Bench
-from llmb.audit.quiet import disturbances, hindrances
+from llmb.audit.quiet import disturbances, hindrances, told_by_plugin
 from llmb.audit.rule import Rule
 from llmb.audit.time import LEAST_WINDOW_S, T2
 from llmb.measure.statistics import StepBlock, blocks
@@ -152,6 +152,8 @@ def _doubted(
     if doubts:
         message = f"{odd}, on a host that may have been disturbed: {'; '.join(doubts)}"
         return _finding(Status.NOT_OBSERVED, message, measured, limit)
+    if told := "; ".join(told_by_plugin(pace.timing)):
+        odd += f" (by the plugin's telemetry, which may tell anything: {told})"
     return _finding(Status.FLAG, odd, measured, limit)
 
 

@@ -31,12 +31,8 @@ def disturbances(system: SystemDescription) -> Iterator[str]:
         yield "the container's CPU quota stopped the run"
 
 
-def hindrances(
-    timing: RepeatTiming, system: SystemDescription, *, telemetry: bool = True
-) -> Iterator[str]:
+def hindrances(timing: RepeatTiming, system: SystemDescription) -> Iterator[str]:
     """Yield reasons why the worker may have waited at times; none where waiting is ruled out.
-
-    Without ``telemetry`` the plugin's own readings give no reason.
 
     A CPU that computes was the worker's alone if all cores were busy for the worker, and only then:
     the record does not contain the number of threads of a run.
@@ -54,8 +50,10 @@ def hindrances(
             yield f"load {load:.1f} after the run, of which the worker made {busy:.1f}"
     if timing.starved_steps:
         yield f"{timing.starved_steps} steps waited for their seed"
-    if not telemetry:
-        return
+
+
+def told_by_plugin(timing: RepeatTiming) -> Iterator[str]:
+    """Yield what the plugin's telemetry tells of the window; a plugin may tell anything."""
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     window = [
         reading

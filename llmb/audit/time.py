@@ -79,8 +79,7 @@ def judge_clocks(
     """
     worst: tuple[float, str, str, list[str], bool] | None = None
     for timing in repeats:
-        # A slow device, or a compiler, moves no stamp; and a plugin may say anything of either.
-        doubts = [*hindrances(timing, system, telemetry=False), *disturbances(system)]
+        doubts = [*hindrances(timing, system), *disturbances(system)]
         absolute_ns = _DISTURBED_NS if doubts else _ABSOLUTE_NS
         relative = _RELATIVE
         if rules_version == "2":

@@ -84,11 +84,6 @@ def test_beside_such_a_process_load_after_the_run_is_other_programs(
         ({"busy": None}, "CPU time is not known"),
         ({"stop_ns": 0}, "CPU time is not known"),
         ({"starved_steps": 2}, "2 steps waited for their seed"),
-        ({"telemetry": ({}, {"throttled": 1.0}, {}, {}, {}, {})}, "the device slowed itself"),
-        (
-            {"telemetry": ({"compilations": 3.0},) * 4 + ({"compilations": 4.0},) * 2},
-            "programs were compiled inside the window",
-        ),
     ],
 )
 def test_each_hindrance_is_named(changes: dict, words: str) -> None:
@@ -96,7 +91,23 @@ def test_each_hindrance_is_named(changes: dict, words: str) -> None:
     assert words in found
 
 
-def test_what_the_device_did_before_the_window_hindered_nobody() -> None:
+@pytest.mark.parametrize(
+    ("telemetry", "words"),
+    [
+        (({}, {"throttled": 1.0}, {}, {}, {}, {}), "the device slowed itself"),
+        (
+            ({"compilations": 3.0},) * 4 + ({"compilations": 4.0},) * 2,
+            "programs were compiled inside the window",
+        ),
+    ],
+)
+def test_what_the_plugin_tells_is_named_and_is_no_hindrance(telemetry: Any, words: str) -> None:
+    assert hindrances(telemetry=telemetry) == []
+    told = timing([1000] * 6, cpu_s=20.0, warmup_steps=2, telemetry=telemetry)
+    assert list(quiet.told_by_plugin(told)) == [words]
+
+
+def test_what_the_device_did_before_the_window_is_not_told() -> None:
     early = timing([1000] * 6, cpu_s=20.0, warmup_steps=2).model_copy(
         update={
             "warmup_steps": 12,
@@ -105,4 +116,4 @@ def test_what_the_device_did_before_the_window_hindered_nobody() -> None:
             "telemetry": ({"throttled": 1.0, "compilations": 1.0}, *[{"compilations": 2.0}] * 6),
         }
     )
-    assert list(quiet.hindrances(early, system())) == []
+    assert list(quiet.told_by_plugin(early)) == []
