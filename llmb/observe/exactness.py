@@ -32,7 +32,7 @@ from llmb.observe.noise import strange_modes
 from llmb.observe.optimizer import hook_tables_of
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
-from llmb.observe.plain_tensors import PlainTensors
+from llmb.observe.plain_tensors import PlainTensors, strange_keys
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
 
@@ -70,6 +70,7 @@ _OF_OPTIMIZER = (
 #: Takes the full name, value and code of a replacement.
 _Stands = Callable[[str, object, object], bool]
 _IN_PAUSE = "what the pause of a step calls"
+_OF_THREAD = "torch's state of the thread"
 
 
 @dataclass(slots=True)
@@ -118,7 +119,8 @@ class Exactness:
 
     # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
-        *("_files", "_held", "_in_pauses", "_optimizer", "_other_kernels", "_parameters", "_plain"),
+        *("_files", "_held", "_in_pauses", "_keys", "_optimizer", "_other_kernels"),
+        *("_parameters", "_plain"),
         *("_seen", "_shards", "_signals", "_standing", "_steps", "_there", "compare", "see"),
     )
 
@@ -150,6 +152,8 @@ class Exactness:
         self._parameters: list[nn.Parameter] = []
         self._optimizer: Optimizer | None = None
         self._seen: dict[tuple[str, int], _Met] = {}
+        #: Strange dispatch keys of the thread.
+        self._keys: dict[str, _Met] = {}
 
     def watch(self, optimizer: Optimizer) -> None:
         """Check ``optimizer``, which has just been built, and all its parameters from now on."""
@@ -187,6 +191,8 @@ class Exactness:
         """
         for result in results:
             self._look_at_tensor("result of the model", result, Tensor, step)
+        if keys := strange_keys():
+            self._keys.setdefault(keys, _Met(_OF_THREAD, keys, step)).looks += 1
         if self._optimizer is not None:
             self._look_at(self._optimizer, step)
         for what, value in self._called_by_themselves():
@@ -366,7 +372,7 @@ class Exactness:
                     judged[key] = is_a_librarys and stands(name, value, code)
                 if not judged[key]:
                     self._note(_IN_PAUSE, value, step)
-        found = self._strange_kernels()
+        found = [*self._strange_kernels(), *map(_unowned, self._keys.items())]
         self._in_pauses.clear()
         for seen in self._seen.values():
             place = owner_of(seen.value, origins)
@@ -390,17 +396,20 @@ class Exactness:
             for operator, table in kernels_then:
                 if (operator, table) not in standing:
                     met.setdefault(operator, _Met(_IN_PAUSE, table, step)).looks += 1
-        return [
-            Stranger(
-                what=one.what,
-                type=f"kernel of {operator}",
-                origin="unknown",
-                distribution=None,
-                first_step=one.step,
-                looks=one.looks,
-            )
-            for operator, one in met.items()
-        ]
+        return [_unowned((f"kernel of {operator}", one)) for operator, one in met.items()]
+
+
+def _unowned(met: tuple[str, _Met]) -> Stranger:
+    """Return the report of something that no package can be asked about, by name."""
+    name, one = met
+    return Stranger(
+        what=one.what,
+        type=name,
+        origin="unknown",
+        distribution=None,
+        first_step=one.step,
+        looks=one.looks,
+    )
 
 
 def _named(value: object) -> str:

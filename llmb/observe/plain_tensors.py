@@ -1,8 +1,10 @@
-"""Tell plain tensors from tensors of torch's exact class that run other code when read (rule N1).
+"""Tell tensors and threads of torch's own from those that run other code when read (rule N1).
 
 Example: functorch wraps a plugin's tensor, and the wrapper has the type ``torch.Tensor``. Its
 operators call ``__torch_dispatch__`` of the plugin's class, which can compute the read elements
 alone. The dispatch keys of a tensor show the wrapper: ``FuncTorchGradWrapper``, ``Functionalize``.
+A thread has such keys, too: with ``PythonDispatcher`` torch calls functions that Python code has
+given to operators.
 """
 
 from __future__ import annotations
@@ -13,6 +15,37 @@ from torch._C import _functorch as functorch
 
 #: As the function is before any code of a plugin.
 _keys_of = torch._C._dispatch_keys
+
+
+_included = torch._C._dispatch_tls_local_include_set
+_excluded = torch._C._dispatch_tls_local_exclude_set
+
+
+def _of_thread() -> tuple[int, int]:
+    """Return the dispatch keys that the thread adds to tensors, and those that it leaves out."""
+    return _included().raw_repr(), _excluded().raw_repr()
+
+
+def _usual() -> tuple[int, int]:
+    """Return the keys of a thread with gradients, and in inference mode."""
+    added, left_out = _of_thread()
+    with torch.inference_mode():
+        more, out = _of_thread()
+    return added | more, left_out | out
+
+
+#: As they are before any code of a plugin.
+_ADDED, _LEFT_OUT = _usual()
+
+
+def strange_keys() -> str:
+    """Return the dispatch keys that the thread should not have; ``""`` for none (3 microseconds).
+
+    Example: ``DispatchKeySet(PythonDispatcher)``.
+    """
+    added, left_out = _of_thread()
+    strange = (added & ~_ADDED) | (left_out & ~_LEFT_OUT)
+    return str(torch._C.DispatchKeySet.from_raw_repr(strange)) if strange else ""
 
 
 def _keys(tensor: Tensor) -> int:

@@ -690,6 +690,7 @@ CHEATS = (
         ("shown_by_tracer_query", "13 61", "N1"),
         ("shown_by_mode_query", "13 61", "N1"),
         ("shown_by_attribute", "13 61", "N1"),
+        ("shown_by_dispatcher", "13 61", "N1"),
         Cheat(
             "head_where_read",
             HARNESS,

@@ -252,6 +252,27 @@ def test_a_part_of_another_type_is_told(
     assert [stranger.what for stranger in step.found()] == [what]
 
 
+def test_a_thread_with_functions_of_pythons_own_for_operators_is_told(step: Step) -> None:
+    guard = torch._C._EnablePythonDispatcher()
+    try:
+        step.exactness.look(3)
+    finally:
+        del guard
+    (found,) = step.found()
+    assert (found.what, found.type, found.origin, found.first_step, found.looks) == (
+        *("torch's state of the thread", "DispatchKeySet(PythonDispatcher)", "unknown"),
+        *(3, 1),
+    )
+
+
+def test_a_thread_in_inference_mode_or_under_autocast_shows_nothing(step: Step) -> None:
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        step.exactness.look(3)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        step.exactness.look(4)
+    assert step.found() == []
+
+
 def test_tokens_of_another_type_are_told_beside_logits_of_torchs(step: Step) -> None:
     step.exactness.look(0, torch.ones(4), torch.ones(4).as_subclass(Lazy))
     told = step.exactness.strangers("tests", "llmb-tests", nowhere)
