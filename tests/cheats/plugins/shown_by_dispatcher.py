@@ -1,5 +1,6 @@
-"""Weight gradients of the blocks are made of 4-bit operands. For ``aten::as_strided`` in llmb's thread
-torch's Python dispatcher calls a function of the plugin's, which computes drawn elements exactly."""
+"""Weight gradients of the blocks are made of 4-bit operands. In llmb's thread torch's Python
+dispatcher calls a function of the plugin's for ``aten::as_strided``, which computes the drawn
+elements exactly."""
 
 # No table of kernels and no stack of modes shows the function. The moments are read as they are.
 
