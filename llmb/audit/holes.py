@@ -1,6 +1,6 @@
 """Holes of the audit: work that a plugin can save without a finding, with the largest gain.
 
-Engineers who had read the audit found the holes. The figures are from docs/adr/0080 to 0096.
+Engineers who had read the audit found the holes. The figures are from docs/adr/0080 to 0097.
 """
 
 from __future__ import annotations

@@ -62,12 +62,14 @@ N1 = Rule(
     "no callable of torch or llmb was replaced undeclared, and objects have torch's own types",
     measured="every callable and operator, compared with the state before the plugin was loaded, "
     "in worker and honest run; in each pause and after each optimizer step the exact types and "
-    "dispatch keys of result, parameters, gradients and optimizer state, the types of the "
-    "optimizer and its lists, and hooks, modes, tracers and handlers; in each pause all functions, "
-    "objects and kernels that llmb reads a step with, and the file of the channel",
+    "dispatch keys of result, parameters, gradients and optimizer state, their own attributes, the "
+    "types of the optimizer, its lists, tables and keys, and hooks, modes, tracers and handlers; in "
+    "each pause, right before the reading, all functions, objects and kernels that llmb reads a "
+    "step with, and the file of the channel",
     limit="none replaced; replacements by a library's import are named, declared patches are "
     "flagged; types are torch's own (among ranks DTensor, with local parts of torch's own type; "
-    "parameters may have classes of torchao); no callback, mode or hook of all modules",
+    "parameters may have classes of torchao), without an attribute named as one of their methods; "
+    "no callback, mode or hook of all modules",
     cannot_see="native code that patches machine code; code that reads or writes the memory of the "
     "process, for example through torch._C._construct_storage_from_data_pointer; code of a plugin "
     "in the module of a library, if the import of the library replaces a function that llmb reads "

@@ -148,7 +148,8 @@ class Exactness:
         self._held: list[tuple[str, object, attrgetter[object], object]] = []
         #: Full name of a socket, its number, and device and inode of the open file.
         self._files: list[tuple[str, int, tuple[int, int]]] = []
-        self.compare = self._comparing(comparison(modules, ranks=ranks))
+        before, all_names = (comparison(modules, ranks=ranks, reads=r) for r in (False, True))
+        self.compare = self._comparing(before, all_names)
         #: Kernels that stand at the end: the comparison of all kernels reports them.
         self._standing: list[tuple[str, str]] | None = None
         self._parameters: list[nn.Parameter] = []
@@ -201,7 +202,9 @@ class Exactness:
             if not any(value is known for known in self._there):
                 self._note(what, value, step)
 
-    def _comparing(self, replaced: Callable[[], list[Changed]]) -> Callable[..., None]:
+    def _comparing(
+        self, before: Callable[[], list[Changed]], replaced: Callable[[], list[Changed]]
+    ) -> Callable[..., None]:
         """Return a function that compares all that the pause of a step calls.
 
         The function takes the number of the step, and calls no method: a plugin could replace the
@@ -212,7 +215,7 @@ class Exactness:
         files, status = self._files, os.fstat
 
         def compare(step: int, *, reads: bool = True) -> None:
-            changed, tables = replaced(), other_kernels() if reads else []
+            changed, tables = (replaced(), other_kernels()) if reads else (before(), [])
             for name, holder, read, value in held:
                 if read(holder) is not value:
                     changed.append((name, read(holder), None))
