@@ -63,8 +63,8 @@ N1 = Rule(
     measured="every callable and operator, compared with the state before the plugin was loaded, "
     "in worker and honest run; in each pause and after each optimizer step the exact types and "
     "dispatch keys of result, parameters, gradients and optimizer state, their own attributes, the "
-    "types of the optimizer, its lists, tables and keys, and hooks, modes, tracers and handlers; in "
-    "each pause, right before the reading, all functions, objects and kernels that llmb reads a "
+    "types of the optimizer, its lists, tables and keys, and hooks, modes, tracers and handlers; "
+    "in each pause, right before the reading, all functions, objects and kernels that llmb reads a "
     "step with, and the file of the channel",
     limit="none replaced; replacements by a library's import are named, declared patches are "
     "flagged; types are torch's own (among ranks DTensor, with local parts of torch's own type; "
