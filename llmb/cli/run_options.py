@@ -139,8 +139,7 @@ _OPTIONS = (
     _main(
         "--audit",
         type=click.Choice(["quick", "full", "complete", "off"]),
-        help="Depth of the audit; complete repeats every step, however long; off is never ranked "
-        "[default: full; debug runs quick].",
+        help="Depth of the audit; off is never ranked [default: full; debug runs quick].",
     ),
     _main(
         "--output-dir",

@@ -33,7 +33,6 @@ from llmb.observe.optimizer import hook_tables_of
 from llmb.observe.origins import UNKNOWN, CodeOrigin, Origins
 from llmb.observe.pause_path import Changed, comparison, kernels
 from llmb.observe.plain_tensors import PlainTensors, strange_keys
-from llmb.parallel import shards
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
 
@@ -92,7 +91,6 @@ class _Shards:
         from torch.distributed.tensor import DTensor
         from torch.distributed.tensor.parallel.loss import customized_loss_ops
 
-        shards.prepare()
         self.kind: Any = DTensor
         self._dispatcher = self.kind._op_dispatcher
         self._handlers = self._dispatcher._custom_op_handlers

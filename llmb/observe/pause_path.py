@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import gc
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -102,6 +103,17 @@ class _ComparedNames:
     values: Mapping[str, Any]
     #: New names that would hide something: an attribute of a base class, or a builtin.
     hiding: frozenset[str]
+
+
+class _Loaded(dict[str, ModuleType]):
+    """Modules by name, of which ``get`` returns the present ones: a function may import in a pause.
+
+    Example: a rank's reading imports a function of ``torch.distributed.tensor._utils``.
+    """
+
+    @property
+    def get(self) -> Callable[[str], object]:  # type: ignore[override]
+        return sys.modules.get
 
 
 def comparison(
@@ -220,6 +232,8 @@ def kernels() -> Callable[..., list[tuple[str, str]]]:
 def _rooms(own: Sequence[ModuleType], *, ranks: bool) -> Iterator[_ComparedNames]:
     others = [*_there((*_CALLED, *_CALLED_BY_RANKS * ranks))]
     yield from _called_by_name(own, others)
+    loaded = _Loaded({module.__name__: module for module in (*own, *others)})
+    yield _ComparedNames("sys.modules", loaded, dict(loaded), frozenset())
     seen = set[int]()
     for module in (*own, *others):
         if id(module) in seen:

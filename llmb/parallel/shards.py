@@ -5,28 +5,10 @@ Public functions also accept a tensor that is not sharded, and then use the tens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-#: torch's function for the place of a shard, once ``prepare`` was called.
-_placed: Callable[..., tuple[object, Sequence[int]]] | None = None
-
-
-def prepare() -> Callable[..., tuple[object, Sequence[int]]]:
-    """Import torch's function for the place of a shard, and return the function.
-
-    Ranks alone need torch's distributed package (0.2 s), and call this before any code of a plugin:
-    a later import would take another module that a plugin has put into ``sys.modules``.
-    """
-    global _placed
-    if _placed is None:
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        _placed = compute_local_shape_and_global_offset
-    return _placed
 
 
 def is_spread(value: Tensor) -> bool:
@@ -81,6 +63,10 @@ def write(value: Tensor, new: Tensor) -> None:
 
 def first_of(value: Tensor) -> tuple[int, ...]:
     """Return the offset of this rank's shard in ``value``, in each dimension."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     spread: Any = value
-    _, first = prepare()(spread.shape, spread.device_mesh, spread.placements)
+    _, first = compute_local_shape_and_global_offset(
+        spread.shape, spread.device_mesh, spread.placements
+    )
     return tuple(first)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from types import FrameType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -87,6 +87,14 @@ def test_a_replacement_is_found_while_it_lasts(
     with monkeypatch.context() as patch:
         patch.setattr(holder, name, other)
         assert [(value, code) for _, value, code in changed()] == [(other, other.__code__)]
+    assert not changed()
+
+
+def test_another_module_under_the_name_of_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed, another = comparison(), ModuleType("hashlib")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "hashlib", another)
+        assert changed() == [("sys.modules.hashlib", another, None)]
     assert not changed()
 
 
