@@ -47,8 +47,14 @@ _ADVICE = {
     "mode of torch": ": leave it before the model's call returns",
     "tracer": ": leave it out",
     "what the pause of a step calls": ": do not replace the function, llmb reads gradients with it",
+    "torch's state of the thread": ": leave the guard before the model's call returns",
 }
-_WRAPPED = ": torch passes each read to other code: hand over a tensor of torch's own"
+#: Of strangers that no name tells: the beginning of the name, and the advice.
+_ADVICE_OF_ALL = {
+    "wrapped ": ": torch passes each read to other code: hand over a tensor of torch's own",
+    "attribute ": ": give the attribute a name that tensors have not, or keep it on the module",
+    "key of ": ": keys are plain strings",
+}
 #: Limit of replacements times declarations; 500 of each are more than any library or plugin has.
 _MOST_PAIRS = 250_000
 
@@ -259,5 +265,5 @@ def _met(stranger: Stranger) -> str:
 
 
 def _advised(stranger: Stranger) -> str:
-    usual = _WRAPPED if stranger.what.startswith("wrapped ") else ""
-    return f"{_met(stranger)}{_ADVICE.get(stranger.what, usual)}"
+    usual = (told for name, told in _ADVICE_OF_ALL.items() if stranger.what.startswith(name))
+    return f"{_met(stranger)}{_ADVICE.get(stranger.what) or next(usual, '')}"
