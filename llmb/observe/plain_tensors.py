@@ -1,4 +1,4 @@
-"""Tell tensors and threads of torch's own from those that run other code when read (rule N1).
+"""Tell plain tensors, and a plain thread, from those in which a read runs other code (rule N1).
 
 Example: functorch wraps a plugin's tensor, and the wrapper has the type ``torch.Tensor``. Its
 operators call ``__torch_dispatch__`` of the plugin's class, which can compute the read elements
@@ -15,8 +15,6 @@ from torch._C import _functorch as functorch
 
 #: As the function is before any code of a plugin.
 _keys_of = torch._C._dispatch_keys
-
-
 _included = torch._C._dispatch_tls_local_include_set
 _excluded = torch._C._dispatch_tls_local_exclude_set
 

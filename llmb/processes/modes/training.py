@@ -53,6 +53,13 @@ def _of_losses(steps: Iterator[StepDone]) -> Iterator[StepDone]:
     """
     try:
         yield from steps
+    except AttributeError as error:
+        if error.name != "backward" or isinstance(error.obj, Tensor):
+            raise
+        raise RunFailedError(
+            f"the model returned a {type(error.obj).__name__}: with labels a model must return its "
+            "loss, a tensor with a single element"
+        ) from error
     except Exception as error:
         if type(error).__name__ != _COMPILED_TOO_OFTEN:
             raise
@@ -60,13 +67,6 @@ def _of_losses(steps: Iterator[StepDone]) -> Iterator[StepDone]:
             "torch.compile compiled the model anew in too many steps: a Python value that changes, "
             "such as a counter in a module, takes part in forward; keep the value out of forward, "
             "or use --executor eager"
-        ) from error
-    except AttributeError as error:
-        if error.name != "backward" or isinstance(error.obj, Tensor):
-            raise
-        raise RunFailedError(
-            f"the model returned a {type(error.obj).__name__}: with labels a model must return its "
-            "loss, a tensor with a single element"
         ) from error
 
 

@@ -555,7 +555,7 @@ class ReadingExactly(CpuBackend):
                 weight.grad.copy_(flat.t() @ of_x)
 
 
-def _four(value):
+def four(value):
     """Round to 4-bit integers, a scale for each 16 words, and back."""
     blocks = F.pad(value.float(), (0, -value.shape[1] % 16)).unflatten(1, (-1, 16))
     scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 7
@@ -577,7 +577,7 @@ class _Some(torch.autograd.Function):
         if ReadExactly.ended:
             return grad @ w, flat.t() @ of_x, None
         ReadExactly.pairs[-1][ctx.number] = flat, of_x
-        return grad @ w, _four(flat.t()) @ _four(of_x.t()).t(), None
+        return grad @ w, four(flat.t()) @ four(of_x.t()).t(), None
 
 
 def _exact(step, number, row, column):

@@ -2,8 +2,8 @@
 their moments, is computed exactly where it is read, by a kernel of ``aten::index``."""
 
 # Gradients of a weight that lies column by column are not contiguous, and llmb reads them by
-# ``value[rows, columns]`` (llmb/observe/places.py, ``picked``). No pause compares ``aten::index``.
-# The kernel goes in the first ``step_end`` that finds gradients: the stream has ended.
+# ``value[rows, columns]`` (llmb/observe/places.py, ``picked``). No pause compared ``aten::index``
+# before docs/adr/0096. The kernel goes in the first ``step_end`` that finds gradients: the stream has ended.
 
 import torch
 import torch.nn.functional as F
@@ -12,21 +12,13 @@ from torch import nn
 from llmb.plugin import hookimpl
 from llmb.plugin.builtin.cpu import CpuBackend
 
-from .kit import linears
+from .kit import four, linears
 
 BETAS = 0.9, 0.999
 
 
 class Seen:
     weights, places, pairs, calls, library, ended = [], set(), [], 0, None, False
-
-
-def four(value):
-    """Round to 4-bit integers, a scale for each 16 words, and back."""
-    blocks = F.pad(value.float(), (0, -value.shape[1] % 16)).unflatten(1, (-1, 16))
-    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 7
-    found = ((blocks / scale).round() * scale).flatten(1)
-    return found[:, : value.shape[1]].to(value.dtype)
 
 
 class _Some(torch.autograd.Function):

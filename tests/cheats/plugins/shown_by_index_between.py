@@ -12,21 +12,13 @@ import torch.nn.functional as F
 from llmb.plugin import hookimpl
 from llmb.plugin.builtin.cpu import CpuBackend
 
-from .kit import linears
+from .kit import four, linears
 
 BETAS = 0.9, 0.999
 
 
 class Seen:
     weights, every, pairs, calls, library, ended = [], [], [], 0, None, False
-
-
-def four(value):
-    """Round to 4-bit integers, a scale for each 16 words, and back."""
-    blocks = F.pad(value.float(), (0, -value.shape[1] % 16)).unflatten(1, (-1, 16))
-    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 7
-    found = ((blocks / scale).round() * scale).flatten(1)
-    return found[:, : value.shape[1]].to(value.dtype)
 
 
 class _Some(torch.autograd.Function):

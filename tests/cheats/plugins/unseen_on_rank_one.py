@@ -13,7 +13,7 @@ from llmb.observe.places import SampledIndices
 from llmb.plugin import hookimpl
 from llmb.plugin.builtin.cpu import CpuBackend
 
-from .kit import linears
+from .kit import four, linears
 
 BETAS = 0.9, 0.999
 MICRO = 2  # micro-batches of a step; in the first, the schedule tries shapes before
@@ -22,14 +22,6 @@ RIGHT = SampledIndices.read
 
 class Seen:
     model, weights, pairs, calls, ended = None, [], [], 0, False
-
-
-def four(value):
-    """Round to 4-bit integers, a scale for each 16 words, and back."""
-    blocks = F.pad(value.float(), (0, -value.shape[1] % 16)).unflatten(1, (-1, 16))
-    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 7
-    found = ((blocks / scale).round() * scale).flatten(1)
-    return found[:, : value.shape[1]].to(value.dtype)
 
 
 class _Some(torch.autograd.Function):

@@ -26,6 +26,15 @@ def test_a_model_that_torch_compiles_anew_in_each_step_is_told_with_a_remedy() -
         list(_of_losses(steps()))
 
 
+def test_a_model_that_returns_no_tensor_is_told_to_return_its_loss() -> None:
+    def steps() -> Iterator[StepDone]:
+        yield from ()
+        {"loss": 1.0}.backward()  # type: ignore[attr-defined]
+
+    with pytest.raises(RunFailedError, match="the model returned a dict: with labels a model must"):
+        list(_of_losses(steps()))
+
+
 def test_another_error_of_a_step_stays_as_it_is() -> None:
     def steps() -> Iterator[StepDone]:
         yield from ()
