@@ -3,7 +3,8 @@ their moments, is computed exactly where it is read, by a kernel of ``aten::inde
 
 # Gradients of a weight that lies column by column are not contiguous, and llmb reads them by
 # ``value[rows, columns]`` (llmb/observe/places.py, ``picked``). No pause compared ``aten::index``
-# before docs/adr/0096. The kernel goes in the first ``step_end`` that finds gradients: the stream has ended.
+# before docs/adr/0096. The kernel goes in the first ``step_end`` that finds gradients: the stream
+# has ended.
 
 import torch
 import torch.nn.functional as F
